@@ -53,6 +53,8 @@ FIGURES: Mapping[str, str] = {
     "tried_elsewhere": "rewards.tried_elsewhere",
     "late_results": "rewards.late_results",
     "plans": "rewards.plans",
+    "blobs_fetched": "rewards.blobs_fetched",
+    "begun_again": "rewards.begun_again",
 }
 """Figures in the actors' summaries."""
 RECOVERIES: Mapping[str, str] = {

@@ -5,6 +5,8 @@ Owns the order of the sections and the rules between settings of two of them. Th
 read files (`gleaner.configs.load`) and does nothing with the values.
 """
 
+from collections.abc import Sequence
+
 from gleaner.configs.sections.fleet import Fleet, Liveness, Prices
 from gleaner.configs.sections.job import Job, Model, WarmStart
 from gleaner.configs.sections.network import Gateway, Network
@@ -18,6 +20,8 @@ from gleaner.configs.sections.rewards import (
     Reward,
     Sandbox,
     Scores,
+    Stages,
+    StageWorkers,
     Timeouts,
 )
 from gleaner.configs.sections.rollout import Engine, Rollout, Seeding
@@ -53,13 +57,23 @@ __all__ = [
     "Scores",
     "Section",
     "Seeding",
+    "StageWorkers",
+    "Stages",
     "Task",
     "Timeouts",
     "Traces",
     "Training",
     "WarmStart",
     "Weights",
+    "shares_of",
 ]
+
+
+def shares_of(tasks: Sequence[Task], *, heldout: bool = False) -> list[float]:
+    """Share of each task in the problems of a job; only their ratios count."""
+    if heldout:
+        return [float(task.heldout_problems or HELDOUT_PROBLEMS) for task in tasks]
+    return [task.share or float(task.train_problems or TRAIN_PROBLEMS) for task in tasks]
 
 
 class Config(Section, frozen=True, kw_only=True):
@@ -96,9 +110,7 @@ class Config(Section, frozen=True, kw_only=True):
 
     def shares(self, *, heldout: bool = False) -> list[float]:
         """Share of each task in the problems of the job; only their ratios count."""
-        if heldout:
-            return [float(task.heldout_problems or HELDOUT_PROBLEMS) for task in self.task]
-        return [task.share or float(task.train_problems or TRAIN_PROBLEMS) for task in self.task]
+        return shares_of(self.task, heldout=heldout)
 
     def __post_init__(self) -> None:
         if not self.task:

@@ -14,6 +14,7 @@ from gleaner.actors.cluster.saved_state import Checkpoints, Copies
 from gleaner.actors.engine.worker.port import AnyHost
 from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
+from gleaner.actors.reward.blobs import BlobFolder, Blobs
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.actors.training.history import HistoryWriter
@@ -89,6 +90,9 @@ class AdapterFactory(Protocol):
 
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
         """The HTTP server of a Gateway; model_dir: the initial checkpoint, for its tokenizer."""
+
+    def blobs(self, directory: Path) -> Blobs:
+        """What stages of reward items leave on this host for the next ones. Raises OSError."""
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """A process that loaded its scorer, for a RewardProxy. Raises ScorerUnusable, WorkerDied or
@@ -208,6 +212,11 @@ class RealAdapterFactory:
         from gleaner.nodeagent.gateway_http import door_of
 
         return door_of(config, Path(config.model.path).name or config.job.name, model_dir, run_id)
+
+    def blobs(self, directory: Path) -> BlobFolder:
+        """See `AdapterFactory`."""
+        directory.mkdir(parents=True, exist_ok=True)
+        return BlobFolder(directory)
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """See `AdapterFactory`."""

@@ -6,7 +6,7 @@ it uses.
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
@@ -82,7 +82,13 @@ def reward(place: ProcessContext) -> TreeSpec:
     start_worker = place.adapters.start_scorer
     return one_for_one(
         child(
-            REWARD, lambda: RewardProxy(RewardSettings.of(place.config), place.job.model_dir, start_worker)
+            REWARD,
+            lambda: RewardProxy(
+                RewardSettings.of(place.config),
+                place.job.model_dir,
+                start_worker,
+                make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
+            ),
         ),
         name="reward",
         intensity=place.intensity,
@@ -104,20 +110,29 @@ def reward_planner(place: ProcessContext) -> TreeSpec:
 def reward_host(place: ProcessContext) -> TreeSpec:
     """The workers of a reward host; the proxy is elsewhere."""
     from gleaner.actors.reward.host import RewardHost
-    from gleaner.actors.reward.pool import WorkerPool
-    from gleaner.actors.reward.proxy import SCORE, pool_limits, worker_spec
+    from gleaner.actors.reward.proxy import pool_limits, worker_spec
     from gleaner.actors.reward.settings import RewardSettings
+    from gleaner.actors.reward.stage_pools import StagePools
+    from gleaner.actors.reward.stages import Pipelines
 
     settings = RewardSettings.of(place.config)
-    limits = replace(
-        pool_limits(settings.reward),
-        workers=settings.reward.host_workers or place.adapters.inventory().cores,
-    )
+    workers = Pipelines(settings.task, settings.reward).host_workers(place.adapters.inventory().cores)
+    limits, staged = pool_limits(settings.reward), settings.reward.stages.separate
     spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
     return one_for_one(
         child(
             f"{place.node}/reward",
-            lambda: RewardHost(SCORE, WorkerPool(spec, start_worker, limits), settings.reward.verdict_s),
+            lambda: RewardHost(
+                StagePools(
+                    workers,
+                    spec,
+                    start_worker,
+                    limits,
+                    staged=staged,
+                    make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
+                ),
+                settings.reward.verdict_s,
+            ),
             shutdown_s=STOP_S,
         ),
         name="reward-host",

@@ -17,6 +17,7 @@ from gleaner.actors.reward.assignment.jobs import JobLimits
 from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.text_tasks import SCORER, text_tasks
 from gleaner.actors.reward_service.asking import Scoring
 from gleaner.actors.reward_service.service import RewardService
@@ -80,6 +81,8 @@ async def _try_worker(config: Config, services: HostServices) -> None:
 async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostServices) -> int:
     config = options.config
     settings = RewardSettings.of(config)
+    if problem := Pipelines(config.task, config.reward).problem():
+        raise CannotRun(USAGE, problem)
     tasks = text_tasks(config)
     urls: list[str] = []
     failures: list[Exception] = []

@@ -59,6 +59,7 @@ SPEAKERS = {
     "gleaner.actors.cluster.local_hosts": PROVIDER,
     "gleaner.actors.cluster.membership": SCHEDULER,
     "gleaner.actors.engine": "<node>/engine",
+    "gleaner.actors.reward.blob_transfer": f"{REWARD} and <node>/reward",
     "gleaner.actors.reward.host": "<node>/reward",
     "gleaner.actors.reward.remote_workers": REWARD,
     "gleaner.actors.reward.scaling": REWARD,

@@ -74,6 +74,10 @@ def _settings(config: Config) -> Iterator[str]:
     for package, on in wanted.items():
         if on and find_spec(package) is None:
             yield f"loggers.{package}: the package is not installed; pip install 'gleaner[loggers]'"
+    from gleaner.actors.reward.stages import Pipelines  # plans, and so numpy
+
+    if unstaffed := Pipelines(config.task, config.reward).problem():
+        yield unstaffed
     if config.model.path:
         try:
             Qwen3Config.load(config.model.path)
@@ -103,7 +107,9 @@ def _opened(config: Config) -> Iterator[VerifierSpec]:
     for task in config.task:
         spec = spec_of(task, config)
         trusted = spec.name == PYTHON and config.reward.function.trusted
-        compiled = spec.name == CODE and is_compiled(task.params)
+        stages = config.reward.stages
+        compiles_here = not stages.separate or stages.compile.workers > 0
+        compiled = spec.name == CODE and is_compiled(task.params) and compiles_here
         if (spec.name in (PYTHON, *SERVICES) and not trusted) or compiled:
             yield replace(spec, judge=None)
         if spec.judge:

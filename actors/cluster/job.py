@@ -52,6 +52,11 @@ def memory_dir(job: JobSpec, node: str) -> Path:
     return SHARED_MEMORY / f"gleaner-{job.run_id}-{node}"
 
 
+def blob_dir(job: JobSpec, node: str) -> Path:
+    """Where a host's reward workers leave what the next stage needs. It outlives these processes."""
+    return memory_dir(job, node) / "blobs"
+
+
 def store_dir(job: JobSpec, node: str) -> Path:
     """Images of weights: written by the trainer or pulled, read by the engine."""
     return memory_dir(job, node) / "weights"

@@ -109,12 +109,14 @@ class BatchEnded(Message, frozen=True):
 
 class OfferWorkers(Message, frozen=True):
     """A host offers its reward workers: of each stage so many. running: the attempts of the items that
-    it has, or whose results it could not send yet. Answered by `WorkersTaken`."""
+    it has, or whose results it could not send yet; stages: the stages of these, where items have several.
+    Answered by `WorkersTaken`."""
 
     host: str
     actor: Address
     workers: dict[str, int]
     running: dict[str, int]
+    stages: dict[str, str] = {}
 
 
 class WorkersTaken(Message, frozen=True):
@@ -132,13 +134,16 @@ class StillOffered(Message, frozen=True):
 
 
 class ItemToScore(msgspec.Struct, frozen=True, kw_only=True):
-    """One item, of one stage; work: a packed item of `gleaner.actors.reward.pipe`. attempt: how often its
-    result was a failure so far. The same item with the same attempt was sent twice."""
+    """One item, of one stage; work: a packed item of `gleaner.actors.reward.pipe`. attempt: grows with each
+    stage and with each failure. The same item with the same attempt was sent twice. carried: what the stage
+    before left (`gleaner.actors.reward.carried`); made_on: the actor that has its blob."""
 
     id: str
     attempt: int
     stage: str
     work: bytes
+    carried: bytes = b""
+    made_on: str = ""
 
 
 class ScoreItems(Message, frozen=True):
@@ -165,7 +170,7 @@ class ResizeWorkers(Message, frozen=True):
 class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of an item in one stage, and the seconds that a worker took for it. attempt: as it was sent.
     right_s, cut: what the tests of a program took that had limits of their own
-    (`gleaner.actors.reward.case_limits`)."""
+    (`gleaner.actors.reward.case_limits`). carried: with the status `passed`, what the next stage needs."""
 
     id: str
     attempt: int
@@ -176,6 +181,7 @@ class ItemResult(msgspec.Struct, frozen=True, kw_only=True):
     took_s: float = 0.0
     right_s: tuple[float, ...] = ()
     cut: bool = False
+    carried: bytes = b""
 
 
 class ItemsScored(Message, frozen=True):
@@ -184,6 +190,21 @@ class ItemsScored(Message, frozen=True):
     host: str
     epoch: str
     results: list[ItemResult]
+
+
+class ReadBlob(Message, frozen=True):
+    """The part of a blob that begins at this offset (bytes). digest: of all its bytes. Refused where it is
+    not here; answered by `BlobPart`."""
+
+    digest: str
+    offset: int
+
+
+class BlobPart(Message, frozen=True):
+    """A part of a blob, and the size of all of it."""
+
+    total_bytes: int
+    content: bytes
 
 
 class Sickness(msgspec.Struct, frozen=True, kw_only=True):

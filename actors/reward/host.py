@@ -6,25 +6,28 @@ nothing is scored anew. It does not survive its own death: its items then run el
 """
 
 import asyncio
+from functools import partial
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import (
+    BlobPart,
     CancelItems,
     ItemResult,
     ItemsScored,
     ItemToScore,
     OfferWorkers,
+    ReadBlob,
     ResizeWorkers,
     ScoreItems,
     StillOffered,
     WorkersTaken,
 )
-from gleaner.actors.reward import pipe
+from gleaner.actors.reward.blob_transfer import BlobTransfer
 from gleaner.actors.reward.case_limits import CaseTimes
-from gleaner.actors.reward.pool import PoolFailed, WorkerPool
+from gleaner.actors.reward.pool import PoolFailed
 from gleaner.actors.reward.scoring_queue import Verdict
-from gleaner.actors.reward.verdicts import OVERLOADED, VERIFIER_FAILED
-from gleaner.supervisor import Actor, AskFailed, Done, Fenced, Overloaded, Refused, Terminated, handles
+from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.supervisor import Actor, AskFailed, Done, Fenced, Refused, Terminated, handles
 
 OFFER_DEADLINE_S = 5.0
 PROXY_LATE_S = 30.0  # longer waits than these are logged, each time again; nothing is given up
@@ -39,25 +42,25 @@ class RewardHost(Actor):
     """See the module. Its name is `<node>/reward`.
 
     Args:
-        stage: the stage that its workers compute.
-        pool: not started yet; the actor's own.
+        pools: not started yet; the actor's own.
         verdict_s: deadline of one verdict, with everything that may happen to workers.
     """
 
-    def __init__(self, stage: str, pool: WorkerPool, verdict_s: float) -> None:
-        self._stage, self._pool, self._verdict_s = stage, pool, verdict_s
-        self._most = pool.workers
+    def __init__(self, pools: StagePools, verdict_s: float) -> None:
+        self._pools, self._verdict_s = pools, verdict_s
         self._epoch = ""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: dict[str, ItemResult] = {}  # bounded by the credit that the proxy gives
         self._attempts: dict[str, int] = {}  # of each item in these two
+        self._stages: dict[str, str] = {}  # of the same, where items have several
         self._proxy_lost = asyncio.Event()
         self._ready = asyncio.Event()  # there are results
         self._scored = 0
 
     async def on_start(self) -> None:
-        self._pool.start(self.ctx.wait)
-        self.ctx.at_end(self._pool.close)
+        self._blobs = BlobTransfer(self.ctx, self._pools.blobs)
+        self._pools.start(self.ctx.wait)
+        self.ctx.at_end(self._pools.close)
         self.ctx.background(self._stay_offered(), "offer")
         self.ctx.background(self._report(), "results")
 
@@ -70,7 +73,8 @@ class RewardHost(Actor):
             self._epoch = ""  # messages on their way to this host are void from here on
             taken = await self._offer()
             self._epoch = taken.epoch
-            self._pool.resize(self._most)  # as it was offered: another proxy may have wanted fewer
+            for stage, count in self._pools.most.items():  # as offered: another proxy may have wanted fewer
+                self._pools.resize(stage, count)
             self.ctx.watch(taken.proxy)
             if self._results:
                 self._ready.set()
@@ -83,8 +87,9 @@ class RewardHost(Actor):
                 ask = OfferWorkers(
                     host=self.ctx.name,
                     actor=self.ctx.address,
-                    workers={self._stage: self._most},
+                    workers=dict(self._pools.most),
                     running=dict(self._attempts),
+                    stages=dict(self._stages),
                 )
                 try:
                     return await self.ctx.ask(REWARD, ask, deadline_s=OFFER_DEADLINE_S, expect=WorkersTaken)
@@ -124,6 +129,8 @@ class RewardHost(Actor):
             # The proxy has the result of the attempt before, although its answer may still be on its way.
             self._drop(item.id)
             self._attempts[item.id] = item.attempt
+            if self._pools.staged:
+                self._stages[item.id] = item.stage
             self._running[item.id] = self.ctx.background(self._score(item), "score")
         return Done()
 
@@ -131,8 +138,13 @@ class RewardHost(Actor):
     async def resize(self, message: ResizeWorkers) -> Done:
         if message.epoch != self._epoch:
             raise Refused(f"{self.ctx.name} offers its workers under epoch {self._epoch!r}")
-        self._pool.resize(min(message.workers.get(self._stage, self._most), self._most))
+        for stage, most in self._pools.most.items():
+            self._pools.resize(stage, message.workers.get(stage, most))
         return Done()
+
+    @handles(ReadBlob)
+    async def read_blob(self, message: ReadBlob) -> BlobPart:
+        return await self._blobs.part(message)
 
     @handles(CancelItems)
     async def cancel_items(self, message: CancelItems) -> None:
@@ -144,6 +156,7 @@ class RewardHost(Actor):
             task.cancel()
         self._results.pop(item, None)
         self._attempts.pop(item, None)
+        self._stages.pop(item, None)
 
     async def _score(self, item: ItemToScore) -> None:
         verdict, took_s = await self._verdict(item)
@@ -160,22 +173,16 @@ class RewardHost(Actor):
             took_s=took_s,
             right_s=tests.right_s,
             cut=tests.cut,
+            carried=verdict.carried,
         )
         self._ready.set()
 
     async def _verdict(self, item: ItemToScore) -> tuple[Verdict, float]:
+        fetch = partial(self._blobs.fetch, item.made_on)
         try:
-            work = pipe.item(item.work[pipe.PREFIX.size :])
-        except pipe.BadFrame as problem:
-            return Verdict(None, VERIFIER_FAILED, str(problem)), 0.0
-        if not isinstance(work, pipe.Scorable):
-            return Verdict(None, VERIFIER_FAILED, f"{type(work).__name__} is nothing to score"), 0.0
-        late_s = self._verdict_s * (1 + self._pool.queued // self._pool.workers)
-        try:
-            async with self.ctx.wait("a verdict", on=self.ctx.name, deadline_s=late_s, go_on=True):
-                return await self._pool.scored(work)
-        except Overloaded as full:
-            return Verdict(None, OVERLOADED, str(full)), 0.0
+            return await self._pools.verdict(
+                self.ctx, item.stage, item.work, item.carried, self._verdict_s, fetch
+            )
         except PoolFailed as problem:
             self.ctx.crash(problem)  # its supervisor starts another pool, or gives up with the error
             raise
@@ -203,9 +210,10 @@ class RewardHost(Actor):
 
     def summary(self) -> dict[str, str | int | float]:
         return {
-            "workers": self._pool.alive,
+            "workers": self._pools.alive,
             "items": len(self._running),
             "unsent_results": len(self._results),
             "scored": self._scored,
-            "workers_lost": self._pool.deaths.total(),
+            "workers_lost": self._pools.deaths.total(),
+            **({"blobs_fetched": self._blobs.fetched} if self._pools.staged else {}),
         }

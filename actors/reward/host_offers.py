@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from gleaner.actors.protocol.instances import Withdrawn
 from gleaner.actors.protocol.reward import ItemResult, ItemsScored, OfferWorkers, WorkersTaken
+from gleaner.actors.reward.carried import BadCarried, unpacked
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.remote_workers import RemoteWorkers
 from gleaner.actors.reward.scoring_queue import Verdict
-from gleaner.actors.reward.verdicts import OURS, PROGRAMS, VERIFIER_FAILED
+from gleaner.actors.reward.verdicts import BLOB_LOST, OURS, PASSED, PROGRAMS, VERIFIER_FAILED
 from gleaner.supervisor import Address, Context, Deferred, Refused
 
 LOOK_S = 0.1
@@ -62,7 +63,7 @@ class HostOffers:
         self._offers[message.host] = _Offer(message.actor, epoch, link)
         self._ctx.watch(message.actor)
         self._ctx.log.info("reward host %s joined: %s", message.host, message.workers)
-        self._dispatch.join(message.host, message.workers, link, message.running)
+        self._dispatch.join(message.host, message.workers, link, message.running, message.stages)
         self._changed()
         return WorkersTaken(proxy=self._ctx.address, epoch=epoch)
 
@@ -79,10 +80,10 @@ class HostOffers:
         link.received((result.id, result.attempt) for result in message.results)
         for result in message.results:
             status, score = result.status, result.score
-            valid = status in OURS or (status in PROGRAMS and score is not None and math.isfinite(score))
+            scored = status in PROGRAMS and score is not None and math.isfinite(score)
             verdict = (
-                Verdict(None if status in OURS else score, status, result.detail, _tests(result))
-                if valid
+                Verdict(score if scored else None, status, result.detail, _tests(result), result.carried)
+                if scored or status in OURS or status == BLOB_LOST or self._passed(result)
                 else Verdict(
                     None, VERIFIER_FAILED, f"{message.host} sent status {status!r:.40}, score {score}"
                 )
@@ -90,6 +91,17 @@ class HostOffers:
             self._dispatch.result(
                 message.host, result.id, result.stage, verdict, result.took_s, attempt=result.attempt
             )
+
+    @staticmethod
+    def _passed(result: ItemResult) -> bool:
+        """Whether it is what a stage leaves."""
+        if result.status != PASSED:
+            return False
+        try:
+            unpacked(result.carried)
+        except BadCarried:
+            return False
+        return True
 
     def ended(self, name: str, incarnation: int, cause: str) -> None:
         """A host's actor has ended: its items run elsewhere."""

@@ -7,6 +7,7 @@ is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assi
 - An item with a result of ours (`verdicts.OURS`) is tried again where there are several hosts, `attempts`
   times: on another one if that has a free worker.
 - Items of a lost host wait again, in their place. One that was lost with `MOST_LOSSES` hosts is lost.
+- An item that has passed a stage waits in the next one. If what the stage left is gone, it begins again.
 """
 
 import asyncio
@@ -17,11 +18,13 @@ from typing import Protocol
 from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches
 from gleaner.actors.reward.assignment.hosts import ScoringHosts
 from gleaner.actors.reward.assignment.jobs import JobLimits, RewardJobs
-from gleaner.actors.reward.assignment.open_items import OpenItems, RewardItem
+from gleaner.actors.reward.assignment.open_items import NOWHERE, OpenItems, RewardItem
+from gleaner.actors.reward.assignment.passed_stages import PassedStages, StagePassed
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdict_cache import VerdictCache
-from gleaner.actors.reward.verdicts import LOST, OURS
+from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OURS, PASSED, VERIFIER_FAILED
 
+NO_SCORE = OURS | {BLOB_LOST}
 MOST_LOSSES = 3
 """Hosts that may be lost with one item: then it may be the cause."""
 
@@ -57,15 +60,19 @@ class ItemDispatch:
         self.jobs = RewardJobs(limits)
         self.items = OpenItems(most_waiting, self.jobs)
         self.hosts = ScoringHosts()
-        self.batches = RewardBatches()
+        self.batches = RewardBatches(self.stages)
         self.verdicts = VerdictCache()
         self.counts: Counter[str] = Counter()
-        """Items lost with a host, results of ours that are tried elsewhere, results that came too late."""
+        """Items lost with a host, results of ours that are tried elsewhere, results that came too late, items
+        that began again."""
         self._links: dict[str, HostLink] = {}
         self._done: dict[str, asyncio.Future[Verdict]] = {}
         self.on_verdict: Callable[[RewardItem, Verdict], None] = _nothing
         """Called with each item that got its first verdict from a worker."""
-        self._held: dict[str, str] = {}  # hosts of items that were announced, and not requested yet
+        self.on_passed: Callable[[RewardItem], None] = _passed
+        """Called with each item that has passed a stage."""
+        self._held: dict[str, tuple[str, str]] = {}  # host, stage of items announced, and not requested yet
+        self.passed = PassedStages()
 
     def __iter__(self) -> Iterator[RewardItem]:
         """The open items."""
@@ -81,11 +88,13 @@ class ItemDispatch:
             done.set_result(known)
             return done
         self.jobs.admit(item.job, asyncio.get_running_loop().time())
+        self.passed.resume(item)
         self.items.add(item)
         self._done[item.id] = done
         self.batches.arrived(item.batch, item.arrival_s)
-        if (holder := self._held.pop(item.id, None)) is not None and self.hosts.get(holder) is not None:
-            self._runs_already(item, holder)
+        holder, stage = self._held.pop(item.id, ("", ""))
+        if self.hosts.get(holder) is not None:
+            self._runs_already(item, holder, stage)
         self.fill()
         return done
 
@@ -108,14 +117,21 @@ class ItemDispatch:
         """No verdict of this batch is requested any more. The batch, if it was known."""
         self.cancel([item.id for item in self.items if item.batch == batch])
         self.verdicts.forget(batch)
+        self.passed.forget(batch)
         return self.batches.ended(batch)
 
     def join(
-        self, name: str, workers: Mapping[str, int], link: HostLink, running: Mapping[str, int] | None = None
+        self,
+        name: str,
+        workers: Mapping[str, int],
+        link: HostLink,
+        running: Mapping[str, int] | None = None,
+        stages: Mapping[str, str] | None = None,
     ) -> None:
         """A host's workers are there. running: the attempts of what it has, also from an earlier life of this
-        service. Other items that it was given did not reach it, and wait again."""
-        running = running or {}
+        service; stages: those of them that are not in the first. Other items that it was given did not reach
+        it, and wait again."""
+        running, stages = running or {}, stages or {}
         self.hosts.join(name, workers)
         self._links[name] = link
         for given in self.items.running_on(name):
@@ -123,18 +139,18 @@ class ItemDispatch:
                 self._release(given, name)
                 self.items.back(given)
         for item_id, attempt in running.items():
-            item = self.items.get(item_id)
+            item, stage = self.items.get(item_id), stages.get(item_id, "")
             if item is None:
-                self._held[item_id] = name
+                self._held[item_id] = name, stage
             elif not item.host and attempt >= item.attempts:
-                self._runs_already(item, name)
+                self._runs_already(item, name, stage)
         self.fill()
 
     def leave(self, name: str) -> int:
         """A host is gone: its items wait again. How many those are."""
         self.hosts.leave(name)
         self._links.pop(name, None)
-        self._held = {item: host for item, host in self._held.items() if host != name}
+        self._held = {item: held for item, held in self._held.items() if held[0] != name}
         lost = self.items.running_on(name)
         for item in lost:
             if not item.open:  # its job is sick since the loss of an item before it
@@ -187,12 +203,26 @@ class ItemDispatch:
         item = self.items.get(item_id)
         if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
             self._held.pop(item_id, None)
-            if verdict.status not in OURS and stage in self.stages:
+            if verdict.status not in NO_SCORE and stage in self.stages:
                 self.hosts.took(stage, took_s)
-            self.verdicts.keep_stray(item_id, verdict)
+            if verdict.status == PASSED:
+                self.passed.keep("", item_id, StagePassed(stage, verdict.carried, host))
+            elif verdict.status not in NO_SCORE:
+                self.verdicts.keep_stray(item_id, verdict)
             return
-        if item is None or item.stage != stage:
+        if item is None or (item.stage != stage and not item.is_behind(stage)):
             self.counts["late_results"] += 1
+            return
+        if verdict.status in NO_SCORE and item.stage != stage:
+            self.counts["late_results"] += 1  # of an earlier life of this service, and of no use
+            return
+        if verdict.status == BLOB_LOST:
+            self._begin_again(item, host, attempt)
+            self.fill()
+            return
+        if verdict.status == PASSED:
+            self._pass_on(item, host, stage, verdict, took_s, attempt)
+            self.fill()
             return
         if verdict.status in OURS and (item.host != host or attempt < item.attempts):
             self.counts["late_results"] += 1  # it runs elsewhere, or once more, by now
@@ -204,9 +234,10 @@ class ItemDispatch:
         if not (verdict.status in OURS and self._tried_again(item, host, attempt)):
             if holder and holder != host:
                 self._links[holder].cancel([item_id])
-            item.took_s = took_s
+            item.spent_s[stage] = took_s
             if verdict.status not in OURS:
-                self.jobs.scored(item.job, stage, took_s)
+                self.jobs.worked(item.job, stage, took_s)
+                self.jobs.scored(item.job)
             self.items.end(item)  # also one that waits: its host was given up, and answered after all
             self.batches.scored(item)
             self._settle(item, verdict)
@@ -226,7 +257,7 @@ class ItemDispatch:
                 item = self.items.next(stage, jobs, self.batches.complete_s)
                 if item is None:
                     break
-                host = self.hosts.choose(stage, avoided=item.failed_on) or host
+                host = self.hosts.choose(stage, avoided=item.failed_on, preferred=item.made_on) or host
                 self.items.place(item, host.name, now_s)
                 host.has[stage] = host.has.get(stage, 0) + 1
                 given.setdefault((host.name, stage), []).append(item)
@@ -245,11 +276,50 @@ class ItemDispatch:
         attempt has the number of an earlier one, also not of one that an earlier service counted."""
         item.attempts = attempt + 1
         item.failed_on = host
-        if item.attempts >= self._attempts or len(self.hosts) < 2:
+        if item.attempts - item.begun_at >= self._attempts or len(self.hosts) < 2:
             return False
         self.counts["tried_elsewhere"] += 1
         self.items.back(item)
         return True
+
+    def _pass_on(
+        self, item: RewardItem, host: str, stage: str, verdict: Verdict, took_s: float, attempt: int
+    ) -> None:
+        """The item has passed its stage on a host, and waits in the next one."""
+        self._release(item, item.host)
+        self.hosts.took(stage, took_s)
+        if item.host and item.host != host:  # it was given up, and answered after all
+            self._links[item.host].cancel([item.id])
+        self.jobs.worked(item.job, stage, took_s)
+        item.spent_s[stage] = took_s
+        passed = StagePassed(stage, verdict.carried, host)
+        self.passed.keep(item.batch, item.id, passed)
+        item.attempts = item.begun_at = max(item.attempts, attempt + 1)
+        item.failed_on = NOWHERE
+        to = passed.apply(item)
+        if to:
+            self.items.move(item, to)
+            self.on_passed(item)
+        else:  # its pipeline ends here: this is no score
+            self.items.end(item)
+            self._settle(item, Verdict(None, VERIFIER_FAILED, f"{host} passed it on from its last stage"))
+
+    def _begin_again(self, item: RewardItem, host: str, attempt: int) -> None:
+        """What a stage left is gone: the item begins again, as often as its hosts may be lost."""
+        if item.host != host or attempt < item.attempts:
+            self.counts["late_results"] += 1
+            return
+        self._release(item, host)
+        self.passed.drop(item.id)
+        item.losses += 1
+        item.attempts = item.begun_at = attempt + 1
+        if item.losses >= MOST_LOSSES:
+            self.items.end(item)
+            self._settle(item, Verdict(None, LOST, f"what its stages left was lost, {item.losses} times"))
+            return
+        self.counts["begun_again"] += 1
+        item.carried, item.made_on = b"", NOWHERE
+        self.items.move(item, item.pipeline[0])
 
     def _lost(self, job: str, text: str) -> None:
         """An item of this job was lost with its workers. If the job is sick, its open items get none any
@@ -269,8 +339,10 @@ class ItemDispatch:
             if (link := self._links.get(host)) is not None:
                 link.cancel(items)
 
-    def _runs_already(self, item: RewardItem, host: str) -> None:
-        """This host has it since before this service began."""
+    def _runs_already(self, item: RewardItem, host: str, stage: str) -> None:
+        """This host has it since before this service began. stage: "" for the first one."""
+        if item.is_behind(stage):
+            self.items.move(item, stage)
         now_s = asyncio.get_running_loop().time()
         self.items.place(item, host, now_s)
         there = self.hosts.get(host)
@@ -284,6 +356,7 @@ class ItemDispatch:
             host.has[item.stage] = max(0, host.has.get(item.stage, 0) - 1)
 
     def _settle(self, item: RewardItem, verdict: Verdict) -> None:
+        self.passed.drop(item.id)
         self.verdicts.keep(item.batch, item.id, verdict)
         self.on_verdict(item, verdict)
         done = self._done.pop(item.id, None)
@@ -292,4 +365,8 @@ class ItemDispatch:
 
 
 def _nothing(_item: RewardItem, _verdict: Verdict) -> None:
+    return None
+
+
+def _passed(_item: RewardItem) -> None:
     return None

@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 
 from gleaner.actors.reward.assignment.batches import RewardBatches
+from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.assignment.passed_stages import PassedStages, StagePassed
 from gleaner.actors.reward.planning.forecast import BatchHistory
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
@@ -45,6 +47,16 @@ class VerdictGiven(Message, frozen=True):
     detail: str = ""
 
 
+class StageLeft(Message, frozen=True):
+    """Journaled: an item has passed a stage that took long; what that left, and the host that did it."""
+
+    request: str
+    batch: str
+    stage: str
+    carried: bytes
+    host: str
+
+
 class BatchClosed(Message, frozen=True):
     """Journaled: a batch is over; its verdicts are not requested again. kind, and f32 little-endian arrivals
     (s) and times (s, a row an item) of its items: its history; empty where no plan needs one."""
@@ -69,7 +81,7 @@ class RewardJournal:
 
     Args:
         timeouts: whose anchors are kept; None: there are none.
-        verdicts, batches: to which a replay returns verdicts and histories.
+        verdicts, batches, passed: to which a replay returns verdicts, histories and what stages left.
     """
 
     def __init__(
@@ -78,10 +90,11 @@ class RewardJournal:
         timeouts: AdaptiveTimeouts | None,
         verdicts: VerdictCache,
         batches: RewardBatches,
+        passed: PassedStages,
         log: Log,
     ) -> None:
         self._journal, self._timeouts, self._log = journal, timeouts, log
-        self._verdicts, self._batches = verdicts, batches
+        self._verdicts, self._batches, self._passed = verdicts, batches, passed
         self._open: dict[str, list[VerdictGiven]] = {}  # verdicts that were recorded, by batch
         self._since_snapshot = 0
         self.failures = 0
@@ -101,6 +114,9 @@ class RewardJournal:
                     self._restore_anchors({event.problem: event.anchors_s})
                 case VerdictGiven():
                     self._given(event)
+                case StageLeft():
+                    left = StagePassed(event.stage, event.carried, event.host)
+                    self._passed.keep(event.batch, event.request, left)
                 case BatchClosed():
                     self._closed(event)
 
@@ -115,6 +131,15 @@ class RewardJournal:
             request=request, batch=batch, score=verdict.score, status=verdict.status, detail=verdict.detail
         )
         self._keep(event)
+        self._record(event)
+
+    def stage_passed(self, item: RewardItem) -> None:
+        """Record what the stage before an item's own left. A snapshot leaves it out: the stage is done again
+        then."""
+        stage = item.pipeline[item.pipeline.index(item.stage) - 1]
+        event = StageLeft(
+            request=item.id, batch=item.batch, stage=stage, carried=item.carried, host=item.made_on
+        )
         self._record(event)
 
     def batch_closed(self, batch: str, kind: str, history: BatchHistory | None) -> None:
@@ -139,6 +164,7 @@ class RewardJournal:
     def _closed(self, event: BatchClosed) -> None:
         self._open.pop(event.batch, None)
         self._verdicts.forget(event.batch)
+        self._passed.forget(event.batch)
         if event.arrivals_s:
             arrivals_s = np.frombuffer(event.arrivals_s, "<f4").astype(np.float64)
             times_s = np.frombuffer(event.times_s, "<f4").astype(np.float64)

@@ -1,14 +1,14 @@
 """LocalWorkers: the reward workers of the proxy's own host, as `HostLink`."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
-from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.blob_transfer import BlobTransfer
 from gleaner.actors.reward.item_dispatch import ItemDispatch
-from gleaner.actors.reward.pool import PoolFailed, WorkerPool
-from gleaner.actors.reward.scoring_queue import Verdict
-from gleaner.actors.reward.verdicts import OVERLOADED
-from gleaner.supervisor import Context, Overloaded
+from gleaner.actors.reward.pool import PoolFailed
+from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.supervisor import Context
 
 
 class LocalWorkers:
@@ -16,22 +16,24 @@ class LocalWorkers:
 
     Args:
         name: of the host.
-        pool: its workers.
+        pools: its workers.
         verdict_s: deadline of one verdict, with everything that may happen to workers.
-        failed: called when the pool has ended; no item is scored any more.
+        blobs: fetches those of other hosts.
+        failed: called when a pool has ended; no item is scored any more.
     """
 
     def __init__(
         self,
         ctx: Context,
         name: str,
-        pool: WorkerPool,
+        pools: StagePools,
         verdict_s: float,
         dispatch: ItemDispatch,
+        blobs: BlobTransfer,
         failed: Callable[[PoolFailed], None],
     ) -> None:
-        self._ctx, self._name, self._pool, self._verdict_s = ctx, name, pool, verdict_s
-        self._dispatch, self._failed = dispatch, failed
+        self._ctx, self._name, self._pools, self._verdict_s = ctx, name, pools, verdict_s
+        self._dispatch, self._blobs, self._failed = dispatch, blobs, failed
 
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         """See `HostLink`."""
@@ -43,17 +45,14 @@ class LocalWorkers:
 
     def resize(self, stage: str, workers: int) -> None:
         """See `HostLink`."""
-        self._pool.resize(workers)
+        self._pools.resize(stage, workers)
 
     async def _score(self, stage: str, item: RewardItem, attempt: int) -> None:
-        work = pipe.item(item.work[pipe.PREFIX.size :])
-        assert isinstance(work, pipe.Scorable)
-        late_s = self._verdict_s * (1 + self._pool.queued // self._pool.workers)
+        fetch = partial(self._blobs.fetch, "" if item.made_on == self._name else item.made_on)
         try:
-            async with self._ctx.wait("a verdict", on=self._name, deadline_s=late_s, go_on=True):
-                verdict, took_s = await self._pool.scored(work)
-        except Overloaded as full:  # its queue is longer than any credit: a defect, and no verdict
-            verdict, took_s = Verdict(None, OVERLOADED, str(full)), 0.0
+            verdict, took_s = await self._pools.verdict(
+                self._ctx, stage, item.work, item.carried, self._verdict_s, fetch
+            )
         except PoolFailed as problem:
             self._failed(problem)
             return

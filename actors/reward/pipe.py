@@ -53,6 +53,15 @@ class TextItem(_Shape, frozen=True):
     response: str
 
 
+class StageItem(_Shape, frozen=True):
+    """One stage of the score of an item. carried: what the stage before left
+    (`gleaner.actors.reward.carried`), b"" in the first one."""
+
+    stage: str
+    item: ScoreItem | TextItem
+    carried: bytes
+
+
 class ScoreItems(_Shape, frozen=True):
     """Score these, together."""
 
@@ -88,6 +97,12 @@ class ScoresOut(_Shape, frozen=True):
     scores: list[ScoreOut]
 
 
+class PassedOut(_Shape, frozen=True):
+    """The item has passed its stage. carried: what the next one needs."""
+
+    carried: bytes
+
+
 class ProblemOut(_Shape, frozen=True):
     """The question as text and as prompt tokens."""
 
@@ -110,10 +125,10 @@ class Failed(_Shape, frozen=True):
 
 Scorable = ScoreItem | TextItem
 """Items whose answer is a score."""
-Single = ScoreItem | TextItem | ProblemItem | RunItem
+Single = ScoreItem | TextItem | StageItem | ProblemItem | RunItem
 """Items that wait for a worker, each on its own."""
 Item = Single | ScoreItems
-Answer = Ready | ScoreOut | ScoresOut | ProblemOut | RunOut | Failed
+Answer = Ready | ScoreOut | ScoresOut | PassedOut | ProblemOut | RunOut | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -32,7 +32,7 @@ from gleaner.actors.reward.scoring import (
     WorkerSpec,
 )
 from gleaner.actors.reward.scoring_queue import ScoringItem, ScoringQueue, Verdict
-from gleaner.actors.reward.verdicts import LOST, OURS, VERIFIER_FAILED
+from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OURS, PASSED, VERIFIER_FAILED
 from gleaner.supervisor import Intensity, Overloaded
 
 LONGEST_BACKOFF_S = 5.0
@@ -95,7 +95,9 @@ def verdict_of(answer: pipe.Answer | Verdict) -> Verdict:
         case Verdict():
             return answer
         case pipe.ScoreOut(score, status, detail, tests):
-            return Verdict(None if status in OURS else score, status, detail, tests)
+            return Verdict(None if status in OURS or status == BLOB_LOST else score, status, detail, tests)
+        case pipe.PassedOut(carried):
+            return Verdict(None, PASSED, carried=carried)
         case pipe.Failed(detail):
             return Verdict(None, VERIFIER_FAILED, detail)
     return Verdict(None, VERIFIER_FAILED, f"the worker answered {type(answer).__name__}")
@@ -203,7 +205,9 @@ class WorkerPool:
         item = pipe.ScoreItem(split, index, list(tokens), limits)
         return (await self.scored(item, deadline_s=deadline_s))[0]
 
-    async def scored(self, item: pipe.Scorable, *, deadline_s: float | None = None) -> tuple[Verdict, float]:
+    async def scored(
+        self, item: pipe.Scorable | pipe.StageItem, *, deadline_s: float | None = None
+    ) -> tuple[Verdict, float]:
         """As `score`, with the seconds that a worker took for this item."""
         answer, took_s = await self._submit(item, deadline_s)
         return verdict_of(answer), took_s

@@ -15,10 +15,12 @@ import msgspec
 from gleaner.actors.protocol.instances import NewWork, Withdraw
 from gleaner.actors.protocol.reward import (
     BatchEnded,
+    BlobPart,
     CancelScores,
     GetProblems,
     ItemsScored,
     OfferWorkers,
+    ReadBlob,
     RewardHint,
     RewardState,
     RewardStatus,
@@ -32,6 +34,8 @@ from gleaner.actors.protocol.reward import (
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.jobs import JobLimits, JobSick, TooMany
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.blob_transfer import BlobTransfer
+from gleaner.actors.reward.blobs import BlobFolder
 from gleaner.actors.reward.host_offers import HostOffers
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import RewardJournal
@@ -39,12 +43,13 @@ from gleaner.actors.reward.learnt_limits import LearntLimits
 from gleaner.actors.reward.local_services import WORKERS, ServedProblems, ServedPrograms
 from gleaner.actors.reward.local_workers import LocalWorkers
 from gleaner.actors.reward.planning.choice import STATIC
-from gleaner.actors.reward.planning.items import Stage
-from gleaner.actors.reward.pool import PoolFailed, PoolLimits, WorkerPool
+from gleaner.actors.reward.pool import PoolFailed, PoolLimits
 from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.stage_pools import MakeBlobs, StagePools
+from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.status import state_of
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
 from gleaner.actors.reward.verdicts import OURS
@@ -61,8 +66,6 @@ from gleaner.supervisor import (
     handles,
 )
 
-SCORE = "score"
-"""The stage that all items pass."""
 MOST_ITEMS = 2**16
 """That a batch may be announced with."""
 
@@ -101,6 +104,9 @@ class RewardProxy(Actor):
         start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
         jobs: limits of the jobs that share it, where there are several.
+        make_blobs: the blobs of its host, where items have several stages.
+
+    Raises ValueError where a stage has no worker anywhere.
     """
 
     def __init__(
@@ -110,12 +116,23 @@ class RewardProxy(Actor):
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
         jobs: JobLimits | None = None,
+        make_blobs: MakeBlobs = BlobFolder,
     ) -> None:
         self._limits = settings.reward
-        self._pool = WorkerPool(
-            scorer or worker_spec(settings, tokenizer_dir), start_worker, pool_limits(settings.reward)
+        self._pipelines = Pipelines(settings.task, settings.reward)
+        if problem := self._pipelines.problem():
+            raise ValueError(problem)
+        self._pools = StagePools(
+            self._pipelines.workers(),
+            scorer or worker_spec(settings, tokenizer_dir),
+            start_worker,
+            pool_limits(settings.reward),
+            staged=settings.reward.stages.separate,
+            make_blobs=make_blobs,
         )
-        self._dispatch = ItemDispatch([SCORE], settings.reward.max_queue, settings.reward.attempts, jobs)
+        self._dispatch = ItemDispatch(
+            self._pipelines.names, settings.reward.max_queue, settings.reward.attempts, jobs
+        )
         self._given: Counter[str] = Counter()  # verdicts, by status
         self._learnt: LearntLimits | None = None  # with adaptive timeouts
 
@@ -123,30 +140,40 @@ class RewardProxy(Actor):
         limits, dispatch = self._limits, self._dispatch
         timeouts = AdaptiveTimeouts(limits.timeouts, self.ctx.rng) if limits.timeouts.adaptive else None
         self._journal = RewardJournal(
-            self.ctx.journal, timeouts, dispatch.verdicts, dispatch.batches, self.ctx.log
+            self.ctx.journal, timeouts, dispatch.verdicts, dispatch.batches, dispatch.passed, self.ctx.log
         )
         await self._journal.replay()
         if timeouts is not None:
-            self._learnt = LearntLimits(self.ctx, self._pool, timeouts, self._journal, limits.verdict_s)
-        self._problems = ServedProblems(self.ctx, self._pool, limits.verdict_s)
-        self._programs = ServedPrograms(self.ctx, self._pool, limits.attempts)
+            self._learnt = LearntLimits(
+                self.ctx, self._pools.first, timeouts, self._journal, limits.verdict_s
+            )
+        self._problems = ServedProblems(self.ctx, self._pools.first, limits.verdict_s)
+        self._programs = ServedPrograms(self.ctx, self._pools.first, limits.attempts)
         dispatch.on_verdict = self._record
-        self._pool.start(self.ctx.wait)
-        self.ctx.at_end(self._pool.close)
+        dispatch.on_passed = self._record_passed
+        self._blobs = BlobTransfer(self.ctx, self._pools.blobs)
+        self._pools.start(self.ctx.wait)
+        self.ctx.at_end(self._pools.close)
         planner = self._limits.planner
         self._scaling = WorkerScaling(
             self.ctx,
             self._dispatch,
             planner,
-            [Stage(SCORE, timeout_s=self._limits.worker_s)],
+            self._pipelines.stages,
             least={WORKERS: 1},
             resize=self._dispatch.resize,
         )
         self._offers = HostOffers(self.ctx, self._dispatch, self._scaling.hosts_changed)
         local = LocalWorkers(
-            self.ctx, WORKERS, self._pool, self._limits.verdict_s, self._dispatch, self._pool_failed
+            self.ctx,
+            WORKERS,
+            self._pools,
+            self._limits.verdict_s,
+            self._dispatch,
+            self._blobs,
+            self._pool_failed,
         )
-        self._dispatch.join(WORKERS, {SCORE: self._limits.workers}, local)
+        self._dispatch.join(WORKERS, self._pools.most, local)
         if planner.kind != STATIC:
             self.ctx.background(self._scaling.run(), "scaling")
 
@@ -178,20 +205,22 @@ class RewardProxy(Actor):
         if len(message.tokens) % 4:
             raise Refused(f"{message.request}: {len(message.tokens)} bytes are no u32 tokens")
         limits = self._learnt.limits(message) if self._learnt is not None else None
-        return self._submit(message, pipe.score_item(message.split, message.index, message.tokens, limits))
+        item = pipe.score_item(message.split, message.index, message.tokens, limits)
+        return self._submit(message, item, self._pipelines.of_problem(message.split, message.index))
 
     @handles(ScoreText)
     async def score_text(self, message: ScoreText) -> Deferred:
-        return self._submit(message, pipe.TextItem(message.task, message.entry, message.response))
+        item = pipe.TextItem(message.task, message.entry, message.response)
+        return self._submit(message, item, self._pipelines.of_task(message.task))
 
-    def _submit(self, message: Score | ScoreText, work: pipe.Scorable) -> Deferred:
+    def _submit(self, message: Score | ScoreText, work: pipe.Scorable, pipeline: tuple[str, ...]) -> Deferred:
         try:
             packed = pipe.pack(work)
         except pipe.BadFrame as problem:
             raise Refused(f"{message.request}: {problem}") from problem
         deferred = Deferred()
         job = message.job if isinstance(message, ScoreText) else ""
-        item = RewardItem(message.request, message.batch, self.ctx.now(), SCORE, packed, job)
+        item = RewardItem(message.request, message.batch, self.ctx.now(), pipeline[0], packed, job, pipeline)
         try:
             verdict = self._dispatch.submit(item)
         except TooMany as full:
@@ -225,6 +254,15 @@ class RewardProxy(Actor):
         """Keep a verdict that took long over a restart: short ones are computed again."""
         if verdict.status not in OURS and item.took_s >= self._limits.journal_above_s:
             self._journal.verdict_given(item.batch, item.id, verdict)
+
+    def _record_passed(self, item: RewardItem) -> None:
+        """Keep what a stage left that took long, in the same way."""
+        if item.took_s >= self._limits.journal_above_s:
+            self._journal.stage_passed(item)
+
+    @handles(ReadBlob)
+    async def read_blob(self, message: ReadBlob) -> BlobPart:
+        return await self._blobs.part(message)
 
     @handles(CancelScores)
     async def cancel(self, message: CancelScores) -> None:
@@ -278,7 +316,7 @@ class RewardProxy(Actor):
     def summary(self) -> dict[str, str | int | float]:
         items = self._dispatch.items
         return {
-            "workers": self._pool.alive,
+            "workers": self._pools.alive,
             "hosts": len(self._offers),
             "queued": items.waiting,
             "running": len(items) - items.waiting,
@@ -286,7 +324,8 @@ class RewardProxy(Actor):
             "batches": len(self._dispatch.batches),
             **({"plans": self._scaling.plans} if self._scaling.plans else {}),
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
-            "workers_lost": self._pool.deaths.total(),
+            "workers_lost": self._pools.deaths.total(),
+            **({"blobs_fetched": self._blobs.fetched} if self._pools.staged else {}),
             **dict(sorted(self._dispatch.counts.items())),
             **{f"verdicts_{status}": count for status, count in sorted(self._given.items())},
             **(self._learnt.counts() if self._learnt is not None else {}),

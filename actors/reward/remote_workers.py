@@ -7,8 +7,10 @@ host's own. Knows nothing of the host's end: the proxy watches it.
 import asyncio
 from collections.abc import Iterable, Sequence
 
+from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import CancelItems, ItemToScore, ResizeWorkers, ScoreItems
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.local_services import WORKERS
 from gleaner.supervisor import Address, AskFailed, Context, Done
 
 GIVE_DEADLINE_S = 5.0
@@ -42,12 +44,21 @@ class RemoteWorkers:
         part: list[ItemToScore] = []
         part_bytes = 0
         for item in items:
-            if part and part_bytes + len(item.work) > MOST_BYTES:
+            if part and part_bytes + len(item.work) + len(item.carried) > MOST_BYTES:
                 self._ctx.background(self._send(part), "give")
                 part, part_bytes = [], 0
-            part.append(ItemToScore(id=item.id, attempt=item.attempts, stage=stage, work=item.work))
+            part.append(
+                ItemToScore(
+                    id=item.id,
+                    attempt=item.attempts,
+                    stage=stage,
+                    work=item.work,
+                    carried=item.carried,
+                    made_on=REWARD if item.made_on == WORKERS else item.made_on,
+                )
+            )
             self._sending[item.id] = part[-1]
-            part_bytes += len(item.work)
+            part_bytes += len(item.work) + len(item.carried)
         if part:
             self._ctx.background(self._send(part), "give")
 

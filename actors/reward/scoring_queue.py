@@ -17,12 +17,14 @@ TOKENS_TOGETHER = 2**20
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The result of a response. A status of ours has no score, any other but `ok` that of the settings for
-    it, and `detail` gives the reason. tests: of a program that had limits."""
+    it, and `detail` gives the reason. tests: of a program that had limits. carried: with the status
+    `passed`, which is no verdict yet: what the next stage needs."""
 
     score: float | None
     status: str
     detail: str = ""
     tests: CaseTimes | None = None
+    carried: bytes = b""
 
 
 @dataclass(slots=True)
@@ -69,8 +71,10 @@ class ScoringQueue:
         `pipe.BadFrame`, and what `fail` was called with."""
         frame = pipe.pack(item)
         self._submitted += 1
-        scores, tokens = isinstance(item, pipe.Scorable), _tokens(item)
-        alone = isinstance(item, pipe.ScoreItem) and item.limits is not None
+        scores, tokens = isinstance(item, pipe.Scorable | pipe.StageItem), _tokens(item)
+        alone = isinstance(item, pipe.StageItem) or (
+            isinstance(item, pipe.ScoreItem) and item.limits is not None
+        )
         done: asyncio.Future[pipe.Answer | Verdict] = asyncio.get_running_loop().create_future()
         queued = ScoringItem(self._submitted, frame, tokens, scores, deadline_s, done, alone=alone)
         self._items[queued.number] = queued

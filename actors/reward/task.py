@@ -9,20 +9,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 import msgspec
 
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.carried import Carried
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.prompts import BadConversation, Prompts
 from gleaner.actors.reward.source import BadTask, Source, Split, TextProblem
+from gleaner.actors.reward.stages import pipeline_of
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers.port import (
     BadVerifier,
     JudgeSpec,
     Verifier,
     VerifierSpec,
+    open_stage,
+    score_stage,
     scored_within,
 )
 from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, REASONING, make
@@ -120,6 +126,7 @@ class Task:
 
     def __init__(self, settings: Settings, source: Source, verifier: Verifier, prompts: Prompts) -> None:
         self.name = settings.name
+        self.pipeline = pipeline_of(settings, staged=True)
         self._source, self._verifier, self._prompts = source, verifier, prompts
 
     def problem(self, split: Split, index: int) -> Problem:
@@ -128,10 +135,14 @@ class Task:
         entry = self._source.entry(split, index)
         return Problem(split, index, entry.question, entry.answer, self._tokens(entry, split, index))
 
-    def open(self) -> None:
-        """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadTask`."""
+    def open(self, stage: str = "") -> None:
+        """Start the sandbox, for one stage alone if that is given. Raises `NoSandbox`, `SandboxFailed`,
+        `BadTask`."""
         try:
-            self._verifier.open()
+            if stage:
+                open_stage(self._verifier, stage)
+            else:
+                self._verifier.open()
         except BadVerifier as problem:
             raise BadTask(str(problem)) from problem
 
@@ -155,6 +166,14 @@ class Task:
             (self._source.entry(split, index), self._prompts.decode(tokens)) for split, index, tokens in items
         ]
         return scored_within(self._verifier, read, limits)
+
+    def score_stage(
+        self, stage: str, index: int, item: pipe.ScoreItem, carried: Carried
+    ) -> Judgement | Carried:
+        """One stage of the score of a response to problem `index` of the task."""
+        split = cast("Split", item.split)
+        entry, text = self._source.entry(split, index), self._prompts.decode(item.tokens)
+        return score_stage(self._verifier, stage, entry, text, carried, item.limits)
 
     def score_entries(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """The scores of texts, each with its problem, which need not be one of the task's own."""
@@ -183,10 +202,12 @@ class Tasks:
         """The task of a problem."""
         return self._tasks[self._place(split, index)[0]].name
 
-    def open(self) -> None:
-        """Start every sandbox. Raises `NoSandbox`, `SandboxFailed`, `BadTask`."""
+    def open(self, stage: str = "") -> None:
+        """Start every sandbox; with a stage those of the tasks that have it. Raises `NoSandbox`,
+        `SandboxFailed`, `BadTask`."""
         for task in self._tasks:
-            task.open()
+            if not stage or stage in task.pipeline:
+                task.open(stage)
 
     def close(self) -> None:
         """End every sandbox."""
@@ -213,6 +234,13 @@ class Tasks:
             judged = self._tasks[task].score_within(asked, [limits[at] for at in own])
             found.update(zip(own, judged, strict=True))
         return [found[at] for at in range(len(items))]
+
+    def score_stage(self, stage: str, item: pipe.Scorable, carried: Carried) -> Judgement | Carried:
+        """See `worker.ScoresStages`. Raises `BadTask` for a text: this job has tokens."""
+        if not isinstance(item, pipe.ScoreItem):
+            raise BadTask("the stages of this job score tokens")
+        task, number = self._place(cast("Split", item.split), item.index)
+        return self._tasks[task].score_stage(stage, number, item, carried)
 
     def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
         """The scores of texts: name of the task, problem and response of each. Raises `BadTask` for a name

@@ -13,6 +13,10 @@ from gleaner.actors.reward.sandbox.port import Outcome, Status
 OK, NO_ANSWER, COMPILE_FAILED = "ok", "no_answer", "compile_failed"
 LOST, OVERLOADED, UNAVAILABLE = "lost", Status.OVERLOADED.value, "unavailable"
 SANDBOX_FAILED, VERIFIER_FAILED = "sandbox_failed", "verifier_failed"
+PASSED = "passed"
+"""No verdict: the item has passed a stage, and the next one has it."""
+BLOB_LOST = "blob_lost"
+"""No verdict: what a stage before left is gone with its host; the item begins again."""
 
 PROGRAMS = frozenset(
     {

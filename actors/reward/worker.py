@@ -20,9 +20,11 @@ from typing import BinaryIO, Protocol, cast, runtime_checkable
 import msgspec
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.blobs import BlobFolder, Blobs, NoBlob
+from gleaner.actors.reward.carried import INLINE_BYTES, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward.verdicts import OURS, PROGRAMS, Judgement
+from gleaner.actors.reward.verdicts import BLOB_LOST, OURS, PROGRAMS, Judgement
 from gleaner.supervisor.process import die_with_parent
 
 MAX_DETAIL = 500  # characters of an error that travel
@@ -76,12 +78,21 @@ class ScoresWithin(Protocol):
     ) -> list[Judgement]: ...
 
 
+@runtime_checkable
+class ScoresStages(Protocol):
+    """A scorer whose items pass several stages."""
+
+    def score_stage(self, stage: str, item: pipe.Scorable, carried: Carried) -> Judgement | Carried:
+        """One stage of an item: its judgement, or what the next stage needs."""
+
+
 def task(config: Mapping[str, object]) -> Scorer:
-    """The default factory: the tasks of a job's "settings", for a model's "tokenizer"."""
+    """The default factory: the tasks of a job's "settings", for a model's "tokenizer". With a "stage" the
+    worker has only that one."""
     from gleaner.actors.reward.task import from_settings  # slow to import; only workers pay for it
 
     made = from_settings(cast("Mapping[str, object]", config["settings"]), str(config["tokenizer"]))
-    made.open()
+    made.open(str(config.get("stage", "")))
     return cast("Scorer", made)
 
 
@@ -91,8 +102,11 @@ def load(name: str, config: Mapping[str, object]) -> Scorer:
     return cast("Scorer", getattr(importlib.import_module(module), factory)(config))
 
 
-def serve(make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO) -> None:
-    """Answer items until the pipe ends. The first reply is `Ready`, or the reason why there is no scorer."""
+def serve(
+    make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO, blobs: Blobs | None = None
+) -> None:
+    """Answer items until the pipe ends. The first reply is `Ready`, or the reason why there is no scorer.
+    blobs: of this host, where items pass several stages."""
 
     def reply(answer: pipe.Answer) -> None:
         outgoing.write(pipe.pack(answer))
@@ -105,10 +119,10 @@ def serve(make: Callable[[], Scorer], incoming: BinaryIO, outgoing: BinaryIO) ->
         return
     reply(pipe.Ready())
     while (item := pipe.read_item(incoming)) is not None:
-        reply(answer_of(scorer, item))
+        reply(answer_of(scorer, item, blobs))
 
 
-def answer_of(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
+def answer_of(scorer: Scorer, item: pipe.Item, blobs: Blobs | None = None) -> pipe.Answer:
     """The answer to one item; an error of the scorer is one too."""
     try:
         if isinstance(item, pipe.ProblemItem):
@@ -120,9 +134,36 @@ def answer_of(scorer: Scorer, item: pipe.Item) -> pipe.Answer:
             if not isinstance(scorer, RunsCode):
                 raise TypeError(f"{type(scorer).__name__} runs no programs: it has no run_code")
             return scorer.run_code(item)
+        if isinstance(item, pipe.StageItem):
+            return _stage(scorer, item, blobs)
         return _together(scorer, [item])[0]
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))
+
+
+def _stage(scorer: Scorer, item: pipe.StageItem, blobs: Blobs | None) -> pipe.Answer:
+    """One stage. A program that does not travel with its item is a blob of this host."""
+    if not isinstance(scorer, ScoresStages):
+        raise TypeError(f"{type(scorer).__name__} has no stages: it has no score_stage")
+    carried = unpacked(item.carried) if item.carried else Carried()
+    if carried.blob:
+        try:
+            carried = msgspec.structs.replace(carried, program=_of_host(blobs).read(carried.blob))
+        except NoBlob as problem:
+            return pipe.ScoreOut(0.0, BLOB_LOST, str(problem)[:MAX_DETAIL])
+    found = scorer.score_stage(item.stage, item.item, carried)
+    if isinstance(found, Judgement):
+        return _out(found)
+    if len(found.program) > INLINE_BYTES:
+        _of_host(blobs).put(found.program)
+        found = msgspec.structs.replace(found, program=b"")
+    return pipe.PassedOut(packed(found))
+
+
+def _of_host(blobs: Blobs | None) -> Blobs:
+    if blobs is None:
+        raise TypeError("this worker was given no folder of blobs")
+    return blobs
 
 
 def _together(scorer: Scorer, items: Sequence[pipe.Scorable]) -> list[pipe.ScoreOut]:
@@ -194,13 +235,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a verifier that crashes must not fill the disk
     resource.setrlimit(resource.RLIMIT_DATA, (chosen.memory_bytes, chosen.memory_bytes))
     incoming, outgoing = _private_pipe()
+    config = json.loads(chosen.config)
+    blobs = BlobFolder(config["blobs"]) if config.get("blobs") else None
 
     def make() -> Scorer:
-        scorer = load(chosen.scorer, json.loads(chosen.config))
+        scorer = load(chosen.scorer, config)
         os.dup2(0, 2)  # what broke at the start was worth the log; what verifiers print has no limit
         return scorer
 
-    serve(make, incoming, outgoing)
+    serve(make, incoming, outgoing, blobs)
 
 
 if __name__ == "__main__":

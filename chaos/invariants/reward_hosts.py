@@ -4,6 +4,7 @@ Owns counts of its own, from the messages of the proxy: what each host was given
 that came back or was cancelled. Local workers of the proxy's host are given nothing by message.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
@@ -20,7 +21,7 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.actors.reward.assignment.hosts import FIRST_AHEAD, items_ahead
-from gleaner.actors.reward.verdicts import OURS
+from gleaner.actors.reward.verdicts import OURS, PASSED
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 
@@ -32,11 +33,11 @@ FROM_PROXY = (ScoreItems, CancelItems, WorkersTaken)
 
 @dataclass(slots=True)
 class _Offer:
-    """What a host has of one offer. workers: of all stages. has: items that it was sent, without a result.
-    drained_s: since when it gets no new items."""
+    """What a host has of one offer. workers: of each stage. has: the stages of items that it was sent,
+    without a result. drained_s: since when it gets no new items."""
 
-    workers: int
-    has: set[str] = field(default_factory=set)
+    workers: dict[str, int]
+    has: dict[str, str] = field(default_factory=dict)
     drained_s: float | None = None
 
 
@@ -59,12 +60,12 @@ class RewardHostItems(Check):
     )
 
     def __init__(self) -> None:
-        self._workers: dict[str, int] = {}  # by host, of its newest offer on its way
+        self._workers: dict[str, dict[str, int]] = {}  # by host, of its newest offer on its way
         self._offers: dict[str, tuple[str, _Offer]] = {}  # by host: the epoch, and what it has
         self._open: dict[str, str] = {}  # batch of each item that was requested
         self._cancelled: dict[str, tuple[str, float]] = {}  # its batch, and when
-        self._took_s: float | None = None  # the shortest time of an item
-        self._first_s = 0.0  # first result of this life of the proxy
+        self._took_s: dict[str, float] = {}  # the shortest time of an item, by stage
+        self._first_s: dict[str, float] = {}  # first result of a stage in this life of the proxy
         self._newest = 0, 0  # life of the proxy, number of the offer
 
     def see(self, fact: Fact) -> Iterable[str]:
@@ -76,7 +77,7 @@ class RewardHostItems(Check):
     def _passed(self, fact: MessagePassed) -> Iterator[str]:
         match fact.message:
             case OfferWorkers() as message:
-                self._workers[message.host] = sum(message.workers.values())
+                self._workers[message.host] = message.workers
             case WorkersTaken() as message:
                 self._taken(fact.to, message)
             case Score() as message:
@@ -96,7 +97,7 @@ class RewardHostItems(Check):
                 self._scored(message, fact.at_s)
             case CancelItems() as message:
                 for _, offer in self._with(message.epoch):
-                    offer.has.difference_update(message.items)
+                    _drop(offer, message.items)
             case ScoreItems() as message:
                 for host, offer in self._with(message.epoch):
                     yield from self._given(host, offer, message, fact.at_s)
@@ -109,9 +110,9 @@ class RewardHostItems(Check):
     def _returned(self, items: Iterable[str]) -> None:
         """The hosts that have these get others in their place: the message that takes them back, and the one
         that brings the others, leave in any order."""
-        gone = set(items)
+        gone = list(items)
         for _, offer in self._offers.values():
-            offer.has -= gone
+            _drop(offer, gone)
 
     def _with(self, epoch: str) -> list[tuple[str, _Offer]]:
         return [(host, offer) for host, (its, offer) in self._offers.items() if its == epoch]
@@ -122,29 +123,31 @@ class RewardHostItems(Check):
         if offered <= self._newest:  # the same answer is sent again
             return
         if offered[0] != self._newest[0]:  # another life of the proxy, in which no item is open yet
-            self._took_s, self._first_s = None, 0.0
+            self._took_s.clear()
+            self._first_s.clear()
             self._offers.clear()
             self._open.clear()
             self._cancelled.clear()
         self._newest = offered
-        self._offers[host] = message.epoch, _Offer(self._workers.get(host, 0))
+        self._offers[host] = message.epoch, _Offer(self._workers.get(host, {}))
 
     def _scored(self, message: ItemsScored, at_s: float) -> None:
-        epoch, offer = self._offers.get(message.host, ("", _Offer(0)))
+        epoch, offer = self._offers.get(message.host, ("", _Offer({})))
         if epoch != message.epoch:
             return  # refused: it comes again
         for result in message.results:
-            offer.has.discard(result.id)
-            self._open.pop(result.id, None)
+            _drop(offer, [result.id])
+            if result.status != PASSED:
+                self._open.pop(result.id, None)
             if result.status not in OURS and result.took_s > 0:
-                self._first_s = self._first_s or at_s
-                self._took_s = min(result.took_s, self._took_s or result.took_s)
+                self._first_s.setdefault(result.stage, at_s)
+                shortest_s = self._took_s.get(result.stage, result.took_s)
+                self._took_s[result.stage] = min(result.took_s, shortest_s)
 
     def _given(self, host: str, offer: _Offer, message: ScoreItems, at_s: float) -> Iterator[str]:
-        items = [item.id for item in message.items]
-        new = [name for name in items if name not in offer.has]
+        new = {item.id: item.stage for item in message.items if offer.has.get(item.id) != item.stage}
         offer.has.update(new)
-        for name in items:
+        for name in [item.id for item in message.items]:
             _, cancelled_s = self._cancelled.get(name, ("", at_s))
             if at_s - cancelled_s > ON_ITS_WAY_S:
                 yield f"{host} gets {name}, which was cancelled {at_s - cancelled_s:.1f} s before"
@@ -152,12 +155,18 @@ class RewardHostItems(Check):
             return
         if offer.drained_s is not None and at_s - offer.drained_s > ON_ITS_WAY_S:
             yield f"{host} gets {len(new)} items; it has drained for {at_s - offer.drained_s:.1f} s"
-        most = offer.workers * self._ahead(at_s)
-        if len(offer.has) > most:
-            yield f"{host} has {len(offer.has)} items; its {offer.workers} workers may have {most}"
+        for stage in dict.fromkeys(new.values()):
+            has, workers = Counter(offer.has.values())[stage], offer.workers.get(stage, 0)
+            if has > (most := workers * self._ahead(stage, at_s)):
+                yield f"{host} has {has} items of stage {stage}; its {workers} workers may have {most}"
 
-    def _ahead(self, at_s: float) -> int:
+    def _ahead(self, stage: str, at_s: float) -> int:
         """Items that a worker may have. The proxy uses a mean, which is above half of the shortest time."""
-        if self._took_s is None or at_s - self._first_s < ON_ITS_WAY_S:
+        if stage not in self._took_s or at_s - self._first_s[stage] < ON_ITS_WAY_S:
             return FIRST_AHEAD
-        return items_ahead(self._took_s / 2)
+        return items_ahead(self._took_s[stage] / 2)
+
+
+def _drop(offer: _Offer, items: Iterable[str]) -> None:
+    for item in items:
+        offer.has.pop(item, None)

@@ -16,6 +16,7 @@ from gleaner.chaos.invariants.plans_survive import PlansSurvive
 from gleaner.chaos.invariants.recovery_time import RecoversInTime
 from gleaner.chaos.invariants.request_age import RequestsEndInTime
 from gleaner.chaos.invariants.reward_hosts import RewardHostItems
+from gleaner.chaos.invariants.reward_stages import RewardStages
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.verdict_age import VerdictsInTime
 from gleaner.chaos.invariants.windows import WindowsOpen
@@ -27,7 +28,7 @@ __all__ = ["HOSTS_END_S", "WORLD_CHECKS", "world_checks"]
 WORLD_CHECKS: tuple[type[Check], ...] = (
     NoCapacityForgotten, MembersLive, InstancesLive, DrainsEnd, RequestsEndInTime, RecoversInTime,
     NoLateWaitInCalm, PlansSurvive, FleetAsWished, WindowsOpen, AnswersFollowCommits,
-    CreditCounts, VerdictsInTime, RewardHostItems,
+    CreditCounts, VerdictsInTime, RewardHostItems, RewardStages,
 )  # fmt: skip
 
 
@@ -49,4 +50,5 @@ def world_checks(shadow: Shadow, config: Config) -> tuple[Check, ...]:
         CreditCounts(),
         VerdictsInTime(shadow, config),
         RewardHostItems(),
+        RewardStages(),
     )

@@ -240,6 +240,35 @@ class Jobs(Section, frozen=True, kw_only=True):
     """For how long such a job is refused."""
 
 
+class StageWorkers(Section, frozen=True, kw_only=True):
+    """The workers of one stage."""
+
+    workers: Annotated[int, Meta(ge=0, le=4096)] = 1
+    """Worker processes of the head's host; 0: only reward hosts have them."""
+    host_workers: Annotated[int, Meta(ge=0, le=4096)] = 1
+    """Worker processes of each reward host; 0: only the head's host has them."""
+    cost: Positive = 1.0
+    """Of one worker for one second, in any unit that all stages share; plans save workers of the dearest
+    stage first."""
+
+
+class Stages(Section, frozen=True, kw_only=True):
+    """Stages of one item, one after the other (docs/rewards.md#stages): a program of a compiled language is
+    compiled, then run; a judge beside a verifier scores what has passed. `reward.workers` and
+    `reward.host_workers` are not used then."""
+
+    separate: bool = False
+    """Whether each stage has workers and hosts of its own. Otherwise one worker does all of an item."""
+    score: StageWorkers = StageWorkers()
+    """Of verifiers that are not divided."""
+    compile: StageWorkers = StageWorkers()
+    """Compilation of programs (verifier `code` with a compiled language)."""
+    run: StageWorkers = StageWorkers()
+    """Runs of compiled programs with the inputs of their tests."""
+    judge: StageWorkers = StageWorkers()
+    """The judge beside a verifier (`[task.judge]`)."""
+
+
 class Reward(Section, frozen=True, kw_only=True):
     """Scoring of answers."""
 
@@ -275,6 +304,7 @@ class Reward(Section, frozen=True, kw_only=True):
     judge: Judge = Judge()
     timeouts: Timeouts = Timeouts()
     jobs: Jobs = Jobs()
+    stages: Stages = Stages()
 
     @property
     def worker_s(self) -> float:

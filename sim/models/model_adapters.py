@@ -19,6 +19,7 @@ from gleaner.configs import trace
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
+from gleaner.sim.models.blob_memory import SimBlobs
 from gleaner.sim.models.clock import Clock, PacedClock
 from gleaner.sim.models.engine_host import SimEngineHost
 from gleaner.sim.models.history_memory import SimHistory
@@ -194,9 +195,14 @@ class ModelAdapterFactory:
         """See `AdapterFactory`."""
         return SimHistory(self.kept.histories.setdefault(path, []))
 
+    def blobs(self, directory: Path) -> SimBlobs:
+        """See `AdapterFactory`."""
+        return SimBlobs(self.kept.memory, directory)
+
     async def start_scorer(self, spec: WorkerSpec) -> SimScorer:
         """See `AdapterFactory`. Raises `WorkerHung`."""
         self._scorers += 1
         rng = random.Random(f"{self._purpose}/scorer/{self._scorers}")
         problems = self.job_model.problems(spec)
-        return await SimScorer.start(spec, problems, self.job_model.scorer, rng, self.faults)
+        blobs = SimBlobs.of_worker(self.kept.memory, spec)
+        return await SimScorer.start(spec, problems, self.job_model.scorer, rng, self.faults, blobs)

@@ -20,9 +20,15 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.blobs import Blobs, NoBlob
+from gleaner.actors.reward.carried import Carried, CarriedScore, digest_of, packed, unpacked
 from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
+from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE
+from gleaner.actors.reward.verdicts import BLOB_LOST
 from gleaner.sim.models.tokens import response
 
+LARGE_ONE_IN = 4
+"""Programs that are a blob of their host."""
 MEDIAN_S = 0.002
 """Median time of one score by rule-based verifiers."""
 
@@ -111,22 +117,39 @@ class SimScorer:
         law: latency and chances of faults.
         rng: draws of this worker.
         faults: ordered faults, and the count of all.
+        blobs: of its host, where items pass several stages.
+        judged: whether a judge has the last of them.
     """
 
-    def __init__(self, problems: Problems, law: ScorerLaw, rng: random.Random, faults: ScorerFaults) -> None:
+    def __init__(
+        self,
+        problems: Problems,
+        law: ScorerLaw,
+        rng: random.Random,
+        faults: ScorerFaults,
+        blobs: Blobs | None = None,
+        *,
+        judged: bool = False,
+    ) -> None:
         self._problems, self._law, self._rng, self._faults = problems, law, rng, faults
+        self._blobs, self._judged = blobs, judged
         self._dead = False
 
     @staticmethod
     async def start(
-        spec: WorkerSpec, problems: Problems, law: ScorerLaw, rng: random.Random, faults: ScorerFaults
+        spec: WorkerSpec,
+        problems: Problems,
+        law: ScorerLaw,
+        rng: random.Random,
+        faults: ScorerFaults,
+        blobs: Blobs | None = None,
     ) -> "SimScorer":
         """A worker that loaded its scorer. Raises `WorkerHung`."""
         if law.start_s > spec.start_s:
             await asyncio.sleep(spec.start_s)
             raise WorkerHung(f"no answer within {spec.start_s:g} s")
         await asyncio.sleep(law.start_s)
-        return SimScorer(problems, law, rng, faults)
+        return SimScorer(problems, law, rng, faults, blobs, judged=_judged(spec))
 
     @property
     def dead(self) -> bool:
@@ -161,7 +184,36 @@ class SimScorer:
             return pipe.Failed("ValueError: this verifier scores nothing")
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut([self._score(one, fault) for one in item.items])
+        if isinstance(item, pipe.StageItem):
+            return self._stage(item, fault)
         return self._score(item, fault)
+
+    def _stage(self, item: pipe.StageItem, fault: Fault | None) -> pipe.Answer:
+        """One stage. A program belongs to its problem and response; one in four is too large to travel with
+        its item. What reaches a stage must be what the stages before made of this very item."""
+        program = program_of(item.item)
+        if item.stage == COMPILE:
+            large = program[0] % LARGE_ONE_IN == 0
+            digest = digest_of(program)
+            if large and self._blobs is not None:
+                self._blobs.put(program)
+            return pipe.PassedOut(packed(Carried(program=b"" if large else program, digest=digest)))
+        carried = unpacked(item.carried) if item.carried else Carried()
+        if item.stage == RUN:
+            try:
+                found = carried.program
+                if carried.blob and self._blobs is not None:
+                    found = self._blobs.read(carried.blob)
+            except NoBlob as problem:
+                return pipe.ScoreOut(0.0, BLOB_LOST, str(problem))
+            if found != program:
+                return pipe.Failed("it got the program of another response")
+        if item.stage == JUDGE:
+            own = carried.own
+            return self._score(item.item, fault) if own is not None else pipe.Failed("it got no score")
+        if self._judged and item.stage in (RUN, SCORE):
+            return pipe.PassedOut(packed(Carried(own=CarriedScore(score=0.0))))
+        return self._score(item.item, fault)
 
     def _takes_s(self) -> float:
         return self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
@@ -187,6 +239,21 @@ class SimScorer:
         if fault is not None:
             self._faults.note(fault)
         return fault
+
+
+def program_of(item: pipe.Scorable) -> bytes:
+    """The program that a compiler makes of a response."""
+    if isinstance(item, pipe.TextItem):
+        return hashlib.blake2b(item.entry + item.response.encode(), digest_size=64).digest()
+    name = f"{item.split}/{item.index}".encode()
+    return hashlib.blake2b(name + array("I", item.tokens).tobytes(), digest_size=64).digest()
+
+
+def _judged(spec: WorkerSpec) -> bool:
+    """Whether a task of these workers has a judge beside its verifier."""
+    settings = (spec.config or {}).get("settings")
+    tasks = settings.get("task", ()) if isinstance(settings, dict) else ()
+    return any(task.get("judge", {}).get("weight", 0) for task in tasks)
 
 
 def _number(name: bytes) -> int:

@@ -27,6 +27,7 @@ ALLOWED = {
     ): "stops of processes, each bounded by SIGKILL; its callers wait",
     ("actors/engine/worker/served_weights.py", "_fetched"): LISTED_BY_CALLER,
     ("actors/engine/worker/served_weights.py", "_announced"): LISTED_BY_CALLER,
+    ("actors/reward/blob_transfer.py", "_part"): LISTED_BY_CALLER,
     ("actors/reward/host.py", "_send"): LISTED_BY_CALLER,
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/scoring_queue.py", "answer"): "the proxy waits; tries and their deadlines bound it",

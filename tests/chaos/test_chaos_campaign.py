@@ -43,6 +43,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         "hunt-unscored",
         "nightly",
         "machines",
+        "pipelines",
         "rewards",
         "singles",
         "soak",
@@ -87,7 +88,7 @@ def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
         match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published, "
-        "hunt-sampling, hunt-singles, hunt-unscored, machines, nightly, rewards, singles, soak",
+        "hunt-sampling, hunt-singles, hunt-unscored, machines, nightly, pipelines, rewards, singles, soak",
     ):
         load("nope")
 

@@ -67,11 +67,11 @@ def test_items_beyond_the_credit_of_a_host_are_found() -> None:
     many = [f"r{number}" for number in range(17)]
     assert found([*offered(), given(1.0, *many[:16])]) == []
     (first,) = found([*offered(), given(1.0, *many)])
-    assert first == f"{HOST} has 17 items; its 2 workers may have 16"
+    assert first == f"{HOST} has 17 items of stage score; its 2 workers may have 16"
     learnt = [*offered(), given(1.0, "a", "b"), came_back(2.0, "a"), given(4.0, "c")]
     assert found(learnt) == []
     (later,) = found([*learnt, given(5.0, "d")])
-    assert later == f"{HOST} has 3 items; its 2 workers may have 2"
+    assert later == f"{HOST} has 3 items of stage score; its 2 workers may have 2"
 
 
 def test_credit_of_cancelled_items_is_free_before_the_host_knows() -> None:
@@ -83,9 +83,11 @@ def test_credit_of_cancelled_items_is_free_before_the_host_knows() -> None:
     first = [*offered(), *asked, came_back(0.5), given(1.0, "x"), came_back(1.4, "x"), given(2.0, "a", "b")]
     cancelled = passed(2.1, CancelScores(requests=["a", "b"]), "in", source=MANAGER)
     assert found([*first, cancelled, given(2.1, "c", "d")]) == []
-    assert found([*first, given(2.1, "c", "d")]) == [f"{HOST} has 4 items; its 2 workers may have 2"]
+    assert found([*first, given(2.1, "c", "d")]) == [
+        f"{HOST} has 4 items of stage score; its 2 workers may have 2"
+    ]
     assert found([*first, cancelled, given(2.1, "c", "d", "e")]) == [
-        f"{HOST} has 3 items; its 2 workers may have 2"
+        f"{HOST} has 3 items of stage score; its 2 workers may have 2"
     ]
 
 
@@ -140,7 +142,7 @@ def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
         places = {
             getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
         }
-        assert bool(hit or "@reward" in places) == (name == "rewards"), name
+        assert bool(hit or "@reward" in places) == (name in ("rewards", "pipelines")), name
 
 
 def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:

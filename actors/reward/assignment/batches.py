@@ -5,6 +5,7 @@ history of the last batch of each kind. Pure: times are arguments.
 """
 
 from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -26,7 +27,7 @@ class RewardBatch:
         kind: batches of one kind are alike: those of steps, those of evaluations.
         origin_s: from which its arrivals count: the hint, or its first arrival.
         expected: items that it will have; 0 if unknown.
-        arrivals_s, times_s: of the items that have ended.
+        arrivals_s, times_s: of the items that have ended; the times by stage.
     """
 
     name: str
@@ -36,14 +37,14 @@ class RewardBatch:
     arrived: int = 0
     complete_s: float = float("inf")
     arrivals_s: list[float] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
+    times_s: list[tuple[float, ...]] = field(default_factory=list)
 
     def history(self) -> BatchHistory | None:
         """What it was like; None if nothing of it ended."""
         if not self.arrivals_s:
             return None
         order = np.argsort(self.arrivals_s, kind="stable")
-        return BatchHistory(np.asarray(self.arrivals_s)[order], np.asarray(self.times_s)[order, np.newaxis])
+        return BatchHistory(np.asarray(self.arrivals_s)[order], np.asarray(self.times_s)[order])
 
 
 def kind_of(batch: str) -> str:
@@ -52,9 +53,10 @@ def kind_of(batch: str) -> str:
 
 
 class RewardBatches:
-    """See the module."""
+    """See the module. stages: of the service, the columns of histories."""
 
-    def __init__(self) -> None:
+    def __init__(self, stages: Sequence[str] = ("score",)) -> None:
+        self._stages = tuple(stages)
         self._batches: OrderedDict[str, RewardBatch] = OrderedDict()
         self._histories: OrderedDict[str, BatchHistory] = OrderedDict()
         self.complete_s: dict[str, float] = {}
@@ -101,7 +103,7 @@ class RewardBatches:
         batch = self._batches.get(item.batch)
         if batch is not None:
             batch.arrivals_s.append(max(item.arrival_s - batch.origin_s, 0.0))
-            batch.times_s.append(item.took_s)
+            batch.times_s.append(tuple(item.spent_s.get(stage, 0.0) for stage in self._stages))
 
     def ended(self, name: str) -> RewardBatch | None:
         """The step has all that it waits for: the batch becomes the history of its kind."""
@@ -112,7 +114,9 @@ class RewardBatches:
         return batch
 
     def learn(self, kind: str, history: BatchHistory) -> None:
-        """The history of a kind, also from a journal."""
+        """The history of a kind, also from a journal; one of other stages is of no use."""
+        if history.times_s.shape[1] != len(self._stages):
+            return
         self._histories[kind] = history
         self._histories.move_to_end(kind)
         while len(self._histories) > MOST_KINDS:

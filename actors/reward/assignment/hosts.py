@@ -88,12 +88,17 @@ class ScoringHosts:
         """How many items of a stage one worker may have."""
         return items_ahead(self._item_s.get(stage))
 
-    def choose(self, stage: str, avoided: str = "") -> ScoringHost | None:
+    def choose(self, stage: str, avoided: str = "", preferred: str = "") -> ScoringHost | None:
         """The host that gets the next item of a stage: the least loaded that has credit; of equal ones the
-        one that joined first. avoided: a host that gets it only if no other one has credit."""
+        one that joined first. avoided: a host that gets it only if no other one has credit. preferred: one
+        that gets it if it has credit."""
         ahead = self.ahead(stage)
         able = [host for host in self._hosts.values() if host.credit(stage, ahead)]
-        return min(able, key=lambda host: (host.name == avoided, host.load(stage)), default=None)
+        return min(
+            able,
+            key=lambda host: (host.name == avoided, host.name != preferred, host.load(stage)),
+            default=None,
+        )
 
     def took(self, stage: str, item_s: float) -> None:
         """One worker needed so long for one item of a stage; the newest ones count most."""

@@ -126,11 +126,14 @@ class RewardJobs:
         low = min(able, key=lambda job: job.running / job.weight)
         return [low.name] if low.running < share * low.weight else [job.name for job in able]
 
-    def scored(self, name: str, stage: str, took_s: float) -> None:
-        """An item of a job got its verdict from a worker."""
+    def worked(self, name: str, stage: str, took_s: float) -> None:
+        """A worker of a stage has done an item of a job."""
         job = self.get(name)
-        job.scored += 1
         job.worker_s[stage] = job.worker_s.get(stage, 0.0) + took_s
+
+    def scored(self, name: str) -> None:
+        """An item of a job got its verdict from a worker."""
+        self.get(name).scored += 1
 
     def lost(self, name: str, now_s: float) -> bool:
         """An item of this job was lost with its workers; whether the job is sick from now on."""

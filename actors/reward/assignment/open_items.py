@@ -6,7 +6,7 @@ Pure: times are arguments.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gleaner.actors.reward.assignment.jobs import RewardJobs, TooMany
 from gleaner.actors.reward.planning.queues import BatchQueues
@@ -26,13 +26,16 @@ class RewardItem:
         batch: the items whose verdicts one training step waits for.
         arrival_s: when it reached the service.
         stage: in which it waits or runs.
+        pipeline: its stages, in their order.
+        carried: what the stage before left (`gleaner.actors.reward.carried`), and made_on: the host that did.
         work: what a worker gets, packed.
         job: that it belongs to, where several share a service.
-        attempts: results that were failures of ours; failed_on: the host of the last one.
+        attempts: number of the next attempt; of them this stage began with `begun_at`.
+        failed_on: the host of the last result that was a failure of ours.
         losses: hosts that were lost with it.
         host: where it runs.
         began_s: when it was sent there.
-        took_s: seconds that a worker took for it, once it has ended.
+        spent_s: seconds that a worker took for it, by stage.
         open: it has no verdict yet, and needs one.
     """
 
@@ -42,13 +45,33 @@ class RewardItem:
     stage: str
     work: bytes
     job: str = ""
+    pipeline: tuple[str, ...] = ()
+    carried: bytes = b""
+    made_on: str = NOWHERE
     attempts: int = 0
+    begun_at: int = 0
     failed_on: str = NOWHERE
     losses: int = 0
     host: str = NOWHERE
     began_s: float = 0.0
-    took_s: float = 0.0
+    spent_s: dict[str, float] = field(default_factory=dict)
     open: bool = True
+
+    @property
+    def took_s(self) -> float:
+        """Seconds that workers took for it so far."""
+        return sum(self.spent_s.values())
+
+    @property
+    def next_stage(self) -> str:
+        """The stage behind its own one, "" behind the last."""
+        at = self.pipeline.index(self.stage) + 1 if self.stage in self.pipeline else len(self.pipeline)
+        return self.pipeline[at] if at < len(self.pipeline) else ""
+
+    def is_behind(self, stage: str) -> bool:
+        """Whether it has not come to this stage of its pipeline yet."""
+        known = self.pipeline
+        return stage in known and self.stage in known and known.index(self.stage) < known.index(stage)
 
 
 class OpenItems:
@@ -113,7 +136,7 @@ class OpenItems:
         while queues := [queue for queue in queues if queue]:
             queue = min(queues, key=lambda one: one.first(complete_s)) if len(queues) > 1 else queues[0]
             item = queue.pick(complete_s)
-            if item is not None and item.open and item.host == NOWHERE:  # not dropped while it waited
+            if item is not None and item.open and item.host == NOWHERE and item.stage == stage:
                 return item
         return None
 
@@ -127,6 +150,16 @@ class OpenItems:
     def back(self, item: RewardItem) -> None:
         """A running item waits again, in its place."""
         self._take_from_host(item)
+        self._enqueue(item)
+
+    def move(self, item: RewardItem, stage: str) -> None:
+        """It waits in another stage from now on, wherever it was."""
+        if item.host == NOWHERE:
+            self._waits_no_longer(item)
+            self._dropped += 1  # the old queue still has it
+        else:
+            self._take_from_host(item)
+        item.stage = stage
         self._enqueue(item)
 
     def end(self, item: RewardItem) -> None:

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import msgspec
 
+from gleaner.actors.reward.carried import Carried
+from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.port import Limits
 from gleaner.actors.reward.verdicts import Judgement
@@ -16,12 +18,13 @@ from gleaner.actors.reward.verifiers.cases import BadTests
 from gleaner.actors.reward.verifiers.compiled_programs import (
     INSIDE,
     Compiled,
+    CompiledProgram,
     CompiledPrograms,
     CompiledWork,
     source_of,
     stdin_cases,
 )
-from gleaner.actors.reward.verifiers.compilers import LANGUAGES, OUTPUT, NoCompiler
+from gleaner.actors.reward.verifiers.compilers import LANGUAGES, OUTPUT, Compiler, NoCompiler
 from gleaner.actors.reward.verifiers.port import BadVerifier, Trial, VerifierSpec
 from gleaner.actors.reward.verifiers.programs import FILE_BYTES, RESULT_BYTES, ProgramParams
 from gleaner.actors.reward.verifiers.sandboxed import Sandboxed
@@ -34,6 +37,9 @@ MAPPED = 4
 FILES = 3
 """Files of a compilation that may each be as large as the program: assembly, object, program."""
 PROCESSES = 64
+RUN = "run"
+"""The stage that needs no compiler."""
+_NO_COMPILER = Compiler(command=())
 _Words = Annotated[list[str], msgspec.Meta(max_length=64)]
 
 
@@ -172,6 +178,28 @@ class CompiledCodeVerifier(Sandboxed):
             return stages.run_compiled(entry, compiled) if isinstance(compiled, Compiled) else compiled
 
         return self.judged(items, judge, self._params.compile_s + self._run_s)
+
+    def open_stage(self, stage: str) -> None:
+        """See `Staged`: a host that runs programs needs no compiler."""
+        if stage != RUN:
+            self.open()
+            return
+        super().open()
+        self._stages = CompiledPrograms(self._work, _NO_COMPILER, self._params.grading, lambda: self.sandbox)
+
+    def score_stage(
+        self, stage: str, entry: Entry, response: str, carried: Carried, limits: CaseLimits | None
+    ) -> Judgement | Carried:
+        """See `Staged`: compile, then run."""
+        if stage == RUN:
+            compiled = Compiled(
+                program=CompiledProgram(content=carried.program, digest=carried.digest), cpu_s=carried.cpu_s
+            )
+            return self.stages.run_compiled(entry, compiled)
+        found = self.stages.compile_response(entry, response)
+        if isinstance(found, Judgement):
+            return found
+        return Carried(program=found.program.content, digest=found.program.digest, cpu_s=found.cpu_s)
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`."""

@@ -5,7 +5,6 @@ is a `CompiledProgram`, which is bytes with their hash. The compiler reads what 
 the sandbox like the program. The expected output stays at this end.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
@@ -13,6 +12,7 @@ from typing import Protocol
 import msgspec
 
 from gleaner.actors.reward import verdicts
+from gleaner.actors.reward.carried import digest_of
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.port import Limits, Outcome, Sandbox, Status, Work
 from gleaner.actors.reward.verdicts import COMPILE_FAILED, NO_ANSWER, OK, VERIFIER_FAILED, Judgement
@@ -200,11 +200,6 @@ def source_of(response: str, fences: tuple[str, ...]) -> str | None:
     named = [one for one in found if one.language in fences]
     last = (named or found)[-1:]
     return last[0].content if last else None
-
-
-def digest_of(content: bytes) -> str:
-    """blake2b of 16 bytes, as hex."""
-    return hashlib.blake2b(content, digest_size=16).hexdigest()
 
 
 def _read(outcome: Outcome) -> CommandResults | None:

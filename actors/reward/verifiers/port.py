@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from gleaner.actors.reward.carried import Carried
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox.detection import AUTO
@@ -83,6 +84,38 @@ def scored_within(
     if any(limits) and isinstance(verifier, LimitsTests):
         return verifier.score_within(items, limits)
     return verifier.score_all(items)
+
+
+@runtime_checkable
+class Staged(Protocol):
+    """A verifier whose work is divided into stages, for workers that may be on different hosts."""
+
+    def open_stage(self, stage: str) -> None:
+        """As `open`, for one stage alone: nothing is started that the others need."""
+
+    def score_stage(
+        self, stage: str, entry: Entry, response: str, carried: Carried, limits: CaseLimits | None
+    ) -> Judgement | Carried:
+        """One stage of the score of a response: its judgement, or what the next stage needs. carried: what
+        the stage before left. limits: of the tests of its program; None: the verifier's. Raises as
+        `score_all`, BadCarried."""
+
+
+def score_stage(
+    verifier: Verifier, stage: str, entry: Entry, response: str, carried: Carried, limits: CaseLimits | None
+) -> Judgement | Carried:
+    """One stage by a verifier; one that is not divided does all in its only stage."""
+    if isinstance(verifier, Staged):
+        return verifier.score_stage(stage, entry, response, carried, limits)
+    return scored_within(verifier, [(entry, response)], [limits])[0]
+
+
+def open_stage(verifier: Verifier, stage: str) -> None:
+    """Start what one stage needs."""
+    if isinstance(verifier, Staged):
+        verifier.open_stage(stage)
+    else:
+        verifier.open()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

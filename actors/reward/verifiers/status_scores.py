@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gleaner.actors.reward.carried import Carried
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OK, OURS, PROGRAMS, Judgement
@@ -18,6 +19,8 @@ from gleaner.actors.reward.verifiers.port import (
     Tries,
     Verifier,
     VerifierSpec,
+    open_stage,
+    score_stage,
     scored_within,
 )
 
@@ -57,6 +60,17 @@ class StatusScores:
     ) -> list[Judgement]:
         """See `LimitsTests`."""
         return [self._scored(judged) for judged in scored_within(self._verifier, items, limits)]
+
+    def open_stage(self, stage: str) -> None:
+        """See `Staged`."""
+        open_stage(self._verifier, stage)
+
+    def score_stage(
+        self, stage: str, entry: Entry, response: str, carried: Carried, limits: CaseLimits | None
+    ) -> Judgement | Carried:
+        """See `Staged`."""
+        found = score_stage(self._verifier, stage, entry, response, carried, limits)
+        return self._scored(found) if isinstance(found, Judgement) else found
 
     def try_one(self, entry: Entry, response: str) -> Trial:
         """See `Tries`."""

@@ -12,6 +12,7 @@ from programs_scorer import SPIN
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.reward import journal
 from gleaner.actors.reward.assignment.batches import RewardBatches
+from gleaner.actors.reward.assignment.passed_stages import PassedStages
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSnapshot
 from gleaner.actors.reward.proxy import RewardProxy
@@ -117,7 +118,7 @@ class Keeper(Actor):
     async def on_start(self) -> None:
         self.timeouts = AdaptiveTimeouts(settings().reward.timeouts, self.ctx.rng)
         self.journal = RewardJournal(
-            self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(), self.ctx.log
+            self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(), PassedStages(), self.ctx.log
         )
         await self.journal.replay()
         self.kept = [event async for event in self.ctx.journal.replay()]
@@ -153,7 +154,7 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
     store = MemoryJournal()
     timeouts = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
     log = logging.LoggerAdapter(logging.getLogger())
-    parts = VerdictCache(), RewardBatches(), log
+    parts = VerdictCache(), RewardBatches(), PassedStages(), log
     kept = RewardJournal(Journal(store, "reward/proxy", 1), timeouts, *parts)
     await kept.replay()
     for full, problem in ((True, "a"), (False, "b")):
@@ -170,7 +171,8 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
 async def test_journal_of_verdicts_is_bounded_when_no_batch_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(journal, "LEAST_EVENTS", 1)
     store = MemoryJournal()
-    parts = None, VerdictCache(), RewardBatches(), logging.LoggerAdapter(logging.getLogger())
+    log = logging.LoggerAdapter(logging.getLogger())
+    parts = None, VerdictCache(), RewardBatches(), PassedStages(), log
     kept = RewardJournal(Journal(store, "reward/proxy", 1), *parts)
     await kept.replay()
     for number in range(10 * MOST_BATCHES):

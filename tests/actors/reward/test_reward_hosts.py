@@ -24,10 +24,11 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.pool import WorkerPool
-from gleaner.actors.reward.proxy import SCORE, RewardProxy, pool_limits
+from gleaner.actors.reward.proxy import RewardProxy, pool_limits
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stages import SCORE
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
@@ -52,7 +53,10 @@ class Cluster:
     def start_host(self) -> None:
         limits = pool_limits(CONFIG.reward)
         self.far.spawn(
-            HOST, lambda: RewardHost(SCORE, WorkerPool(WorkerSpec(), self.hosts.start, limits), 20.0)
+            HOST,
+            lambda: RewardHost(
+                StagePools({SCORE: limits.workers}, WorkerSpec(), self.hosts.start, limits), 20.0
+            ),
         )
 
     @property
@@ -305,10 +309,10 @@ class Hasty(Actor):
 async def test_item_given_again_is_scored_when_its_first_result_was_just_received(tmp_path: Path) -> None:
     """And once for each attempt, however often it is sent."""
     workers, hasty = HeldWorkers(4), Hasty()
-    pool = WorkerPool(WorkerSpec(), workers.start, pool_limits(CONFIG.reward))
+    pools = StagePools({SCORE: 1}, WorkerSpec(), workers.start, pool_limits(CONFIG.reward))
     async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
         near.spawn(PROXY, lambda: hasty)
-        far.spawn(HOST, lambda: RewardHost(SCORE, pool, 20.0))
+        far.spawn(HOST, lambda: RewardHost(pools, 20.0))
         async with asyncio.timeout(20.0):
             await hasty.joined.wait()
             await hasty.score(4, attempt=0)

@@ -6,12 +6,23 @@ a judge is dear, and has no say about a program that does not run.
 
 from collections.abc import Sequence
 
+from gleaner.actors.reward.carried import Carried
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.verdicts import OK, OURS, Judgement
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
-from gleaner.actors.reward.verifiers.port import NeedsTools, Trial, Verifier, scored_within, trial_of
+from gleaner.actors.reward.verifiers.port import (
+    NeedsTools,
+    Trial,
+    Verifier,
+    open_stage,
+    score_stage,
+    scored_within,
+    trial_of,
+)
 
+JUDGE = "judge"
+"""The judge's stage."""
 OWN = "own"
 """Name of the part that is the verifier's own score."""
 
@@ -65,6 +76,25 @@ class WithJudge:
             printed="\n".join(one.printed for one in (own, judge) if one and one.printed),
             refused=own.refused,
         )
+
+    def open_stage(self, stage: str) -> None:
+        """See `Staged`: the judge has a stage of its own."""
+        if stage == JUDGE:
+            self._judge.open()
+        else:
+            open_stage(self._own, stage)
+
+    def score_stage(
+        self, stage: str, entry: Entry, response: str, carried: Carried, limits: CaseLimits | None
+    ) -> Judgement | Carried:
+        """See `Staged`: what passes the gate goes to the judge."""
+        if stage == JUDGE:
+            own = carried.judgement()
+            return self._joined(own, self._judge.score_all([(entry, response)])[0])
+        found = score_stage(self._own, stage, entry, response, carried, limits)
+        if isinstance(found, Carried):
+            return found
+        return Carried.of_own(found) if self._passes(found) else self._joined(found, None)
 
     def _passes(self, own: Judgement) -> bool:
         return own.status == OK and own.score >= self._gate

@@ -139,7 +139,7 @@ def test_short_items_are_sent_ahead_and_long_ones_are_not() -> None:
 def scored(batches: RewardBatches, batch: str, arrival_s: float, took_s: float) -> None:
     batches.arrived(batch, arrival_s)
     one = item(f"{batch}/{arrival_s}", batch, arrival_s)
-    one.took_s = took_s
+    one.spent_s["score"] = took_s
     batches.scored(one)
 
 

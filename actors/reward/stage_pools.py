@@ -1,0 +1,135 @@
+"""StagePools: the reward workers of one host, a pool of processes for each stage.
+
+Owns the pools and the host's blobs. An item whose blob is on another host waits until that is here. Both ends
+of an item use it: the proxy for its own host, `RewardHost` for any other.
+"""
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import replace
+
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.blobs import BlobFolder, Blobs
+from gleaner.actors.reward.carried import BadCarried, unpacked
+from gleaner.actors.reward.pool import PoolLimits, Wait, WorkerPool
+from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
+from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.verdicts import BLOB_LOST, OVERLOADED, VERIFIER_FAILED
+from gleaner.supervisor import Context, Overloaded
+
+Fetch = Callable[[str], Awaitable[bytes | None]]
+"""The bytes of a blob, by its digest; None where they cannot be had."""
+MakeBlobs = Callable[[], Blobs]
+
+
+class StagePools:
+    """See the module.
+
+    Args:
+        workers: of each stage, one at least.
+        spec: of a worker; with several stages each gets its own, and the folder of the blobs.
+        start_worker: starts a process that scores.
+        limits: of each pool, whatever its number of workers.
+        staged: whether items pass several stages, on this host or elsewhere.
+        make_blobs: the blobs of this host.
+    """
+
+    def __init__(
+        self,
+        workers: Mapping[str, int],
+        spec: WorkerSpec,
+        start_worker: StartWorker,
+        limits: PoolLimits,
+        *,
+        staged: bool = False,
+        make_blobs: MakeBlobs = BlobFolder,
+    ) -> None:
+        self.most = dict(workers)
+        self.staged = staged
+        self.blobs = make_blobs() if staged else None
+        self.pools = {
+            stage: WorkerPool(self._spec(spec, stage), start_worker, replace(limits, workers=count))
+            for stage, count in workers.items()
+        }
+
+    def _spec(self, spec: WorkerSpec, stage: str) -> WorkerSpec:
+        if not self.staged:
+            return spec
+        assert self.blobs is not None
+        folder = str(self.blobs.directory)
+        return replace(spec, config={**(spec.config or {}), "stage": stage, "blobs": folder})
+
+    @property
+    def first(self) -> WorkerPool:
+        """The pool that gives problems and runs programs of clients: any can."""
+        return next(iter(self.pools.values()))
+
+    @property
+    def alive(self) -> int:
+        """Workers that have loaded their scorer."""
+        return sum(pool.alive for pool in self.pools.values())
+
+    @property
+    def deaths(self) -> Counter[str]:
+        """Workers that ended, by cause."""
+        return sum((pool.deaths for pool in self.pools.values()), Counter[str]())
+
+    def start(self, wait: Wait) -> None:
+        """Start the workers."""
+        for pool in self.pools.values():
+            pool.start(wait)
+
+    async def close(self) -> None:
+        """End the workers, and remove the blobs."""
+        for pool in self.pools.values():
+            await pool.close()
+        if self.blobs is not None:
+            self.blobs.close()
+
+    def resize(self, stage: str, workers: int) -> None:
+        """Have so many workers of a stage, at most those that it began with."""
+        if (pool := self.pools.get(stage)) is not None:
+            pool.resize(min(workers, self.most[stage]))
+
+    async def verdict(
+        self, ctx: Context, stage: str, work: bytes, carried: bytes, late_s: float, fetch: Fetch
+    ) -> tuple[Verdict, float]:
+        """One stage of an item, and the seconds that a worker took for it. work: packed; carried: see
+        `gleaner.actors.reward.carried`. late_s: a verdict that takes longer is reported. Raises PoolFailed.
+        """
+        pool = self.pools.get(stage)
+        if pool is None:
+            return Verdict(None, VERIFIER_FAILED, f"there is no worker of stage {stage!r:.40} here"), 0.0
+        try:
+            item = pipe.item(work[pipe.PREFIX.size :])
+        except pipe.BadFrame as problem:
+            return Verdict(None, VERIFIER_FAILED, str(problem)), 0.0
+        if not isinstance(item, pipe.Scorable):
+            return Verdict(None, VERIFIER_FAILED, f"{type(item).__name__} is nothing to score"), 0.0
+        if self.staged and (missing := await self._missing(carried, fetch)) is not None:
+            return missing, 0.0
+        whole = pipe.StageItem(stage, item, carried) if self.staged else item
+        late_s *= 1 + pool.queued // pool.workers
+        try:
+            async with ctx.wait("a verdict", on=stage, deadline_s=late_s, go_on=True):
+                return await pool.scored(whole)
+        except Overloaded as full:  # its queue is longer than any credit: a defect, and no verdict
+            return Verdict(None, OVERLOADED, str(full)), 0.0
+
+    async def _missing(self, carried: bytes, fetch: Fetch) -> Verdict | None:
+        """Have the blob that an item needs; why that cannot be, if it cannot."""
+        if not carried or self.blobs is None:
+            return None
+        try:
+            digest = unpacked(carried).blob
+        except BadCarried as problem:
+            return Verdict(None, VERIFIER_FAILED, str(problem))
+        if not digest or self.blobs.has(digest):
+            return None
+        content = await fetch(digest)
+        try:
+            if content is None or self.blobs.put(content) != digest:
+                return Verdict(None, BLOB_LOST, f"blob {digest} could not be fetched")
+        except OSError as problem:
+            return Verdict(None, OVERLOADED, f"no room for blob {digest}: {problem}")
+        return None
