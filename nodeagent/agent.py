@@ -27,7 +27,7 @@ from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.configs.load import ConfigError
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.defaults import MAY_LEAVE
-from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, Departure
+from gleaner.nodeagent.departure import AGAIN_S, ASK_DEADLINE_S, Departure, Orders
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, UnmetRequirements, as_cannot_run
 from gleaner.supervisor import Actor, AskFailed, Done, JournalError, Lane, NotAdmitted, Refused, handles
 
@@ -50,16 +50,24 @@ class NodeAgent(Actor):
         role: one of `defaults.ROLES`.
         inventory: what the host has.
         children: what runs here.
+        orders: what this host was ordered, in earlier lives of this actor too.
         leave: ends the process with an exit code and a reason.
         say: prints a line for the user that started the process.
     """
 
     def __init__(
-        self, role: str, inventory: Inventory, children: Children, leave: Leave, say: Callable[[str], None]
+        self,
+        role: str,
+        inventory: Inventory,
+        children: Children,
+        orders: Orders,
+        leave: Leave,
+        say: Callable[[str], None],
     ) -> None:
         self._role = role
         self._inventory = inventory
         self._children = children
+        self._orders = orders
         self._leave = leave
         self._say = say
         self._state = "up"
@@ -78,11 +86,13 @@ class NodeAgent(Actor):
         self._departure = Departure(
             self.ctx,
             self._role,
+            self._orders,
             connected=lambda: self._connected,
             job=lambda: self._children.job,
             become=self._become,
             go=self._go_once,
         )
+        self._departure.resume()
         self.ctx.background(self._keep_in_touch(), "hellos")
         self.ctx.background(self._run(), "job")
 

@@ -4,11 +4,12 @@ Owns the newest notice, the hand-over within the time that is left, and its undo
 (`order`) is final: the host leaves as soon as it is empty. A cloud may take its notice (`receive`) back until
 the end. So an empty host waits for that end, unless the cloud wants an early acknowledgement. The
 notification to the manager (of a reward host: to the reward proxy) is repeated while it holds, because these
-may restart.
+may restart. What the host was ordered outlives the actor (`Orders`): an order is sent once.
 """
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
 from typing import Literal
 
 from gleaner.actors.cluster.host_events import HostEvents
@@ -31,11 +32,30 @@ OWNERS = {"preemptible": (MANAGER, "engine"), "reward": (REWARD, "reward")}
 """Of each role that may leave: the actor that gives its host work, and the one on the host that does it."""
 
 
+@dataclass(slots=True)
+class Orders:
+    """What this host was ordered, and which of it was reported. Its process keeps it: a node agent that
+    crashed continues with it.
+
+    `kind`: of the cloud's newest notice. `ends_s`: when the host goes, by the clock of the process. `final`:
+    the departure can no longer be taken back. `goes`: the host stops now.
+    """
+
+    kind: str | None = None
+    ends_s: float = 0.0
+    acknowledges: bool = False
+    final: bool = False
+    goes: bool = False
+    noticed: bool = False
+    drained: bool = False
+
+
 class Departure:
     """See the module.
 
     Args:
         role: of the host.
+        orders: what the host was ordered so far.
         connected: whether the head answered the last hello.
         job: the job whose part runs here, if any.
         become: takes the host's state from now on, up or draining.
@@ -46,61 +66,65 @@ class Departure:
         self,
         ctx: Context,
         role: str,
+        orders: Orders,
         *,
         connected: Callable[[], bool],
         job: Callable[[], JobSpec | None],
         become: Callable[[str], None],
         go: Callable[[], None],
     ) -> None:
-        self._ctx, self._role = ctx, role
+        self._ctx, self._role, self._orders = ctx, role, orders
         self._owner, own = OWNERS.get(role, OWNERS["preemptible"])
         self._instance = f"{ctx.node}/{own}"
         self._connected, self._job, self._become, self._go = connected, job, become, go
-        self._kind: str | None = None  # kind of the cloud's newest notice
-        self._ends_s = 0.0
-        self._acknowledges = False
-        self._final = False  # the departure can no longer be taken back
-        self._noticed = False
-        self._drained = False
         self._trouble = ""
         self._task: asyncio.Task[None] | None = None
         self._events: HostEvents | None = None
 
+    def resume(self) -> None:
+        """Continue with what the host was ordered in an earlier life of its node agent."""
+        orders = self._orders
+        if orders.goes:
+            self._go()
+        elif orders.final or orders.kind == "notice":
+            self._leave()
+        elif orders.kind is not None:
+            self._follow(self._stay(orders.kind), "stay")
+
     def over(self) -> None:
         """The host leaves now, unconditionally."""
-        self._final = True
+        self._orders.final = self._orders.goes = True
 
     def order(self, deadline_s: float) -> None:
         """Leave within that time. A second order changes nothing; a cloud's notice is made final by it."""
-        if self._final:
+        orders, ends_s = self._orders, self._ctx.now() + deadline_s
+        if orders.final:
             return
-        self._final = True
-        ends_s = self._ctx.now() + deadline_s
-        self._ends_s = min(ends_s, self._ends_s) if self._kind == "notice" else ends_s
+        orders.final = True
+        orders.ends_s = min(ends_s, orders.ends_s) if orders.kind == "notice" else ends_s
         self._leave()
 
     def receive(self, message: CloudNotice) -> None:
         """Apply the cloud's newest notice. Raises Refused for an invalid deadline."""
         if not message.deadline_s >= 0:
             raise Refused(f"deadline_s is {message.deadline_s}, expected a number of seconds from 0 up")
-        ends_s = self._ctx.now() + min(message.deadline_s, MAX_NOTICE_S)
-        before = self._kind
-        same = message.kind == before and (
-            before != "notice"
-            or (abs(ends_s - self._ends_s) < SAME_S and message.acknowledges == self._acknowledges)
+        orders, ends_s = self._orders, self._ctx.now() + min(message.deadline_s, MAX_NOTICE_S)
+        same = message.kind == orders.kind and (
+            message.kind != "notice"
+            or (abs(ends_s - orders.ends_s) < SAME_S and message.acknowledges == orders.acknowledges)
         )
-        if self._final or same:
+        if orders.final or same:
             return
-        self._kind, self._acknowledges = message.kind, message.acknowledges
+        orders.kind, orders.acknowledges = message.kind, message.acknowledges
         if message.kind == "notice":
-            self._ends_s = ends_s
+            orders.ends_s = ends_s
             self._leave()
         else:
             self._follow(self._stay(message.kind), "stay")
 
     async def acknowledge(self) -> None:
         """Notify the cloud that this host is empty, if it requested that."""
-        if not self._acknowledges:
+        if not self._orders.acknowledges:
             return
         to = f"{self._ctx.node}/notices"
         try:
@@ -111,7 +135,7 @@ class Departure:
     # -- going --
 
     def _leave(self) -> None:
-        left_s = max(0.0, self._ends_s - self._ctx.now())
+        left_s = max(0.0, self._orders.ends_s - self._ctx.now())
         self._become("draining")
         self._ctx.log.info("notice: this host goes away in %.1f s", left_s)
         self._follow(self._drain(left_s), "drain")
@@ -123,20 +147,20 @@ class Departure:
         self._task = self._ctx.background(work, what)
 
     async def _drain(self, left_s: float) -> None:
-        if not self._noticed:
-            self._noticed = True
+        if not self._orders.noticed:
+            self._orders.noticed = True
             self._report("noticed")
         margin_s = min(MARGIN_S, left_s / 2)
-        empty_by_s = self._ends_s - margin_s
+        empty_by_s = self._orders.ends_s - margin_s
         while (grace_s := empty_by_s - self._ctx.now()) > 0:
-            if self._final and not self._connected():  # no manager to hand over to
+            if self._orders.final and not self._connected():  # no manager to hand over to
                 self._ctx.log.warning("leaving without handing over: the head does not answer")
                 break
             empty = self._job() is None or await self._hand_over(grace_s, margin_s / 2)
-            if self._final or (empty and self._acknowledges):
+            if self._orders.final or (empty and self._orders.acknowledges):
                 break
             await asyncio.sleep(max(0.0, min(AGAIN_S, empty_by_s - self._ctx.now())))
-        self._final = True
+        self._orders.final = True
         self._go()
 
     async def _hand_over(self, grace_s: float, travel_s: float) -> bool:
@@ -146,14 +170,14 @@ class Departure:
         try:
             done = await self._ctx.ask(self._owner, withdraw, deadline_s=grace_s + travel_s, expect=Withdrawn)
         except AskFailed as problem:
-            if self._final:
+            if self._orders.final:
                 self._ctx.log.warning("left without handing over: %s", problem)
             elif str(problem) != self._trouble:
                 self._ctx.log.info("not handed over yet: %s", problem)
             self._trouble = str(problem)
             return False
-        if not self._drained:
-            self._drained = True
+        if not self._orders.drained:
+            self._orders.drained = True
             self._ctx.log.info("drained; %d requests go on elsewhere", done.handed_over)
             await self._report("drained").reported(REPORTED_LATE_S)
         return True
@@ -162,8 +186,8 @@ class Departure:
 
     async def _stay(self, kind: str) -> None:
         """Undo a notice, and allow new requests; upon a hint keep them off all the time."""
-        if self._noticed:
-            self._noticed = self._drained = False
+        if self._orders.noticed:
+            self._orders.noticed = self._orders.drained = False
             self._ctx.log.info("notice taken back: this host stays")
             self._become("up")
             self._report("spared")

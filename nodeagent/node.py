@@ -19,6 +19,7 @@ from gleaner.nodeagent.agent import NodeAgent
 from gleaner.nodeagent.children import Children
 from gleaner.nodeagent.cluster_view import ClusterView
 from gleaner.nodeagent.defaults import GRACE_S, MAY_LEAVE
+from gleaner.nodeagent.departure import Orders
 from gleaner.nodeagent.exit_codes import CUT_SHORT, FAILED, OK, CannotRun, as_cannot_run
 from gleaner.nodeagent.files import AgentFile
 from gleaner.nodeagent.host import LEASE_S, ProcessLocation
@@ -126,6 +127,7 @@ class _Node:
         self._location = location
         assert location.head is not None
         self._reporter = RestartReporter(system)
+        self._orders = Orders()
         self._children = Children(system, location, options.role, services, self._gave_up, options.gateway)
         stop.at_once(self._children.forget_memory)
         self._hosts: FleetHosts | None = None
@@ -307,7 +309,12 @@ class _Node:
 
     def _agent(self) -> NodeAgent:
         return NodeAgent(
-            self._role, self._services.adapters.inventory(), self._children, self._leave, self._say
+            self._role,
+            self._services.adapters.inventory(),
+            self._children,
+            self._orders,
+            self._leave,
+            self._say,
         )
 
     @property

@@ -4,7 +4,7 @@ from gleaner.actors.protocol.cluster import CloudNotice, Inventory, JobSpec, Nod
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.actors.protocol.weights import HostLeaves
 from gleaner.nodeagent.agent import NodeAgent
-from gleaner.nodeagent.departure import AGAIN_S
+from gleaner.nodeagent.departure import AGAIN_S, Orders
 from gleaner.supervisor import AskTimeout, Done, Message
 from gleaner.supervisor.actor_test_kit import ActorTestKit
 
@@ -39,7 +39,7 @@ class Transfer:
 
 
 def agent() -> NodeAgent:
-    return NodeAgent("preemptible", INVENTORY, OneJob(), lambda _code, _why: None, print)  # type: ignore[arg-type]
+    return NodeAgent("preemptible", INVENTORY, OneJob(), Orders(), lambda _code, _why: None, print)  # type: ignore[arg-type]
 
 
 def answer_all(stage: ActorTestKit, transfer: Transfer) -> None:

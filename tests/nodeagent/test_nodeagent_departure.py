@@ -13,7 +13,7 @@ from gleaner.actors.cluster import host_events
 from gleaner.actors.protocol.cluster import CloudNotice, HandedOver, JobSpec, NodeSeen, PreemptionNotice
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.nodeagent import departure
-from gleaner.nodeagent.departure import Departure
+from gleaner.nodeagent.departure import Departure, Orders
 from gleaner.supervisor import Actor, Deferred, Done, Message, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 
@@ -30,6 +30,7 @@ class World:
     deaf: bool = False  # the manager refuses
     connected: bool = True
     job: JobSpec | None = JOB
+    orders: Orders = field(default_factory=Orders)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
 
     def add_event(self, text: str) -> None:
@@ -86,13 +87,16 @@ class Host(Actor):
         self._departure = Departure(
             self.ctx,
             "preemptible",
+            world.orders,
             connected=lambda: world.connected,
             job=lambda: world.job,
             become=lambda state: world.add_event(f"is {state}"),
             go=self._go,
         )
+        self._departure.resume()
 
     def _go(self) -> None:
+        self._departure.over()
         self._world.add_event("goes")
         self.ctx.background(self._departure.acknowledge(), "acknowledge")
 
@@ -112,6 +116,12 @@ class Stage:
 
     async def send(self, message: Message) -> None:
         await self.system.ask(f"{HOST}/agent", message, Done)
+
+    def crash(self) -> None:
+        """The node agent crashes, and its supervisor starts it again."""
+        self.system.kill(f"{HOST}/agent")
+        self.world.events.clear()
+        self.system.spawn(f"{HOST}/agent", lambda: Host(self.world))
 
 
 @asynccontextmanager
@@ -283,3 +293,37 @@ async def test_invalid_deadline_is_refused(tmp_path: Path, monkeypatch: pytest.M
                 await it.send(notice(deadline_s))
         await it.send(notice(float("inf")))
         await it.world.until("reports drained")
+
+
+async def test_order_is_followed_when_the_node_agent_crashed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path, monkeypatch) as it:
+        it.world.busy = True
+        await it.send(PreemptionNotice(deadline_s=60.0))
+        await it.world.until("withdraw 60", "reports noticed")
+        it.crash()
+        await it.world.until("is draining", "withdraw 60")
+        assert "reports noticed" not in it.world.events, "it is reported once"
+        it.crash()
+        it.world.busy = False
+        await it.world.until("reports drained", "goes")
+        it.crash()
+        await it.world.until("goes")
+
+
+async def test_notice_holds_when_the_node_agent_crashed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with stage(tmp_path, monkeypatch) as it:
+        await it.send(notice(60.0))
+        await it.world.until("reports drained")
+        it.crash()
+        await it.world.until("is draining", "withdraw 60")
+        await it.send(HINT)
+        await it.world.until("is up", "no new work", "reports spared")
+        it.crash()
+        await it.world.until("no new work")
+        await it.send(NONE)
+        await it.world.until("new work")
+        assert not {"goes", "is draining"} & set(it.world.events)

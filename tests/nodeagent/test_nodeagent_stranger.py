@@ -4,6 +4,7 @@ import pytest
 
 from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeWork
 from gleaner.nodeagent.agent import MAX_STRANGER_S, NodeAgent
+from gleaner.nodeagent.departure import Orders
 from gleaner.supervisor import AskTimeout, Message, NotAdmitted
 from gleaner.supervisor.actor_test_kit import ActorTestKit
 
@@ -37,7 +38,9 @@ def test_stranger_asks_less_often_and_prints_one_remedy(caplog: pytest.LogCaptur
     head = Head(REFUSED)
 
     def agent() -> NodeAgent:
-        return NodeAgent("preemptible", INVENTORY, NoChildren(), lambda _code, _why: None, lines.append)  # type: ignore[arg-type]
+        return NodeAgent(
+            "preemptible", INVENTORY, NoChildren(), Orders(), lambda _code, _why: None, lines.append
+        )  # type: ignore[arg-type]
 
     with ActorTestKit(agent) as stage:
         stage.answer(NodeHello, head.answer)
