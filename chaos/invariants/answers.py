@@ -2,7 +2,8 @@
 
 Owns the newest commits that the answers confirm: members, registrations, batches. Only then does a death
 between the two change nothing that its caller relies on. An answer that was right stays so when it is
-repeated from memory, for a caller that lost it and asks again.
+repeated from memory, for a caller that lost it and asks again. A host may be no member any more by then: the
+Scheduler lost contact with it, and its next hello makes it one again.
 """
 
 from collections.abc import Iterable
@@ -30,6 +31,7 @@ class AnswersFollowCommits(Check):
     def __init__(self, shadow: Shadow) -> None:
         self._shadow = shadow
         self._members: set[str] = set()
+        self._given: dict[str, NodeWork] = {}  # by host: the newest that was given rightly
         self._registered: set[tuple[str, str]] = set()  # instances and epochs that were confirmed rightly
 
     def see(self, fact: Fact) -> Iterable[str]:
@@ -41,7 +43,9 @@ class AnswersFollowCommits(Check):
         elif isinstance(fact, MessagePassed) and fact.mode == "reply" and fact.direction != "in":
             node, message = fact.to.partition("/")[0], fact.message
             if isinstance(message, NodeWork) and message.job is not None and fact.source == SCHEDULER:
-                if node not in self._members and node != HEAD:
+                if node in self._members:
+                    self._given[node] = message
+                elif node != HEAD and self._given.get(node) is not message:  # it is kept as it is
                     yield f"{node} was given work and is no member in the journal"
             elif isinstance(message, Registered) and fact.source == MANAGER:
                 stream = self._shadow.streams.get(fact.to)

@@ -223,6 +223,18 @@ def test_living_host_that_is_no_member_is_found() -> None:
     ]
 
 
+def test_work_of_a_host_that_is_no_member_is_found_unless_it_is_repeated() -> None:
+    def work(at_s: float) -> MessagePassed:
+        return passed(at_s, NodeWork(job=JOB), source=SCHEDULER, to="spot-1/agent", mode="reply")
+
+    right = work(1.1)
+    story = [members(1.0, RESERVED, "spot-1"), right, members(2.0, RESERVED)]
+    assert judged(*story, msgspec.structs.replace(right, at_s=2.1), check="answers") == []
+    assert judged(*story, work(2.1), check="answers") == [
+        "spot-1 was given work and is no member in the journal"
+    ]
+
+
 def test_host_that_the_history_has_after_its_end_is_found() -> None:
     story = [members(0.0, RESERVED), *looks(60, recorded=("spot-1",))]
     assert judged(*story, check="membership") == [
