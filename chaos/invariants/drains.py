@@ -2,6 +2,10 @@
 
 Owns the withdrawals that have no answer yet, with the end of their grace, and since when the instance of each
 holds nothing. A newer withdrawal of an instance replaces the earlier ones, which are answered all the same.
+
+An ask takes effect once. If its answer is lost, the same answer is sent again from memory: it was true when
+it was first given. Its instance may have registered anew meanwhile and have got requests, since no journal
+has its drain; the host withdraws it again within `departure.AGAIN_S`, or ends it in order.
 """
 
 import math
@@ -21,6 +25,7 @@ from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.world_facts import HostReturned, WorldSeen
 from gleaner.nodeagent.departure import MARGIN_S
 from gleaner.sim.run_setup import HEAD
+from gleaner.supervisor import Message
 from gleaner.supervisor.system_messages import Failure
 
 ABORTS = 4
@@ -63,6 +68,7 @@ class DrainsEnd(Check):
         self._sent: dict[str, list[_Withdrawal]] = {}  # by source: on their way
         self._open: dict[str, list[_Withdrawal]] = {}  # by instance; the newest one counts
         self._again: set[str] = set()  # sources whose repeated withdrawal may have a second answer
+        self._newest: dict[str, Message] = {}  # by source: the newest answer
         self._called_off: Counter[str] = Counter()  # by source: their answers are still to come
         self._notices: dict[str, tuple[float, float]] = {}  # by host: when it came, and its end
         self._manager = ""
@@ -88,7 +94,9 @@ class DrainsEnd(Check):
             if fact.direction != "out":
                 self._received(fact.source, message, fact.at_s)
         elif isinstance(message, Withdrawn) and fact.source == MANAGER and fact.direction != "in":
-            yield from self._answered(fact.to)
+            again = self._newest.get(fact.to) is message  # it is kept as it is
+            self._newest[fact.to] = message
+            yield from self._answered(fact.to, again=again)
         elif isinstance(message, Failure) and fact.source == MANAGER and fact.direction != "in":
             self._refused(fact.to)
         elif isinstance(message, NewWork) and fact.direction != "out":
@@ -116,8 +124,8 @@ class DrainsEnd(Check):
             its.until_s = at_s + message.grace_s
             self._open.setdefault(message.instance, []).append(its)
 
-    def _answered(self, source: str) -> Iterator[str]:
-        """The answer to the earliest withdrawal of this source."""
+    def _answered(self, source: str, *, again: bool) -> Iterator[str]:
+        """The answer to the earliest withdrawal of this source. again: it was sent before."""
         if self._called_off[source]:
             self._called_off[source] -= 1
             return
@@ -131,7 +139,7 @@ class DrainsEnd(Check):
             if first.repeated:  # sent again, or asked for anew: then both have an answer
                 self._again.add(source)
             self._close(name, first)
-            if holds and newest:
+            if holds and newest and not again:
                 yield f"{name} holds {holds} requests, and its withdrawal is answered"
 
     def _refused(self, source: str) -> None:

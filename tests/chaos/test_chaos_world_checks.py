@@ -333,6 +333,16 @@ def test_answer_to_a_withdrawal_that_is_not_over_is_found() -> None:
     assert judged(*equal, drained(1.5), drained(1.5), check="drains end") == [], "two equal asks, two answers"
 
 
+def test_answer_from_memory_to_a_repeated_withdrawal_passes() -> None:
+    answer = drained(1.1)
+    story = [*withdrawn(), answer, opened(1, at_s=1.2), sent(1.3, 1), *withdrawn(1.4)]
+    repeated = msgspec.structs.replace(answer, at_s=1.5)
+    assert judged(*story, repeated, check="drains end") == []
+    assert judged(*story, drained(1.5), check="drains end") == [
+        f"{ONE} holds 1 requests, and its withdrawal is answered"
+    ]
+
+
 @pytest.mark.parametrize("allowed", [True, False], ids=["stays", "may go"])
 def test_answer_to_a_withdrawal_that_was_called_off_is_not_that_of_the_next(allowed: bool) -> None:
     called_off = passed(
