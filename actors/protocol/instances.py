@@ -104,13 +104,15 @@ class Pulled(msgspec.Struct, frozen=True, array_like=True):
 
 class Serving(Message, frozen=True):
     """To the manager: this instance proved to serve these weights. pulled: None if the host had them
-    already."""
+    already. `number`: its incarnation counts its Serving and Withdraw messages, in the order of their
+    sending."""
 
     instance: str
     incarnation: int
     version: int
     root: bytes
     pulled: Pulled | None = None
+    number: int = 0
 
 
 class NotLoaded(Message, frozen=True):
@@ -200,12 +202,15 @@ class Withdraw(Message, frozen=True):
     """To the manager: drain this instance; dispatch nothing more to it and requeue its requests.
 
     Executing requests may finish within `grace_s`. Answered when the instance holds nothing. `leaves`: for
-    good (its host goes away); otherwise it may serve again later.
+    good (its host goes away); otherwise it may serve again later. `incarnation`, `number`: of an instance
+    that withdraws itself, as in Serving: an earlier Serving that arrives later does not count.
     """
 
     instance: str
     grace_s: float
     leaves: bool = False
+    incarnation: int = 0
+    number: int = 0
 
 
 class Withdrawn(Message, frozen=True):

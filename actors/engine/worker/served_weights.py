@@ -68,6 +68,7 @@ class ServedWeights:
         self._failures = (b"", 0)  # root of the last version that did not load, and number of failures
         self._page = Page() if control is None else control.left()
         self._say(self._page.begun(ctx.incarnation))
+        self._number = 0  # of the newest announcement or withdrawal
         self._came: dict[bytes, Pulled] = {}  # by root, one at most, until it is sent to the manager
 
     def want(self, weights: Weights) -> None:
@@ -128,9 +129,15 @@ class ServedWeights:
 
     async def _announced(self, version: int, root: bytes) -> bool:
         """Announce the served version to the manager."""
-        name, incarnation = self._ctx.name, self._ctx.incarnation
-        pulled = self._came.get(root)
-        serving = Serving(instance=name, incarnation=incarnation, version=version, root=root, pulled=pulled)
+        self._number += 1
+        serving = Serving(
+            instance=self._ctx.name,
+            incarnation=self._ctx.incarnation,
+            version=version,
+            root=root,
+            pulled=self._came.get(root),
+            number=self._number,
+        )
         try:
             await self._ctx.ask(MANAGER, serving, deadline_s=TELL_DEADLINE_S, expect=Done)
         except AskFailed as problem:
@@ -139,6 +146,12 @@ class ServedWeights:
             return False
         self._came.pop(root, None)
         return True
+
+    def withdrawal(self, grace_s: float) -> Withdraw:
+        """To be sent to the manager now: what was announced before does not count any more."""
+        self._number += 1
+        name, incarnation = self._ctx.name, self._ctx.incarnation
+        return Withdraw(instance=name, grace_s=grace_s, incarnation=incarnation, number=self._number)
 
     def _note(self, fetched: Fetched) -> None:
         if fetched.pulled_bytes:  # otherwise it was on the host already
@@ -150,7 +163,7 @@ class ServedWeights:
         the load ends the remaining requests."""
         if self._grace_s == 0 or self.served[0] is None:
             return
-        withdraw = Withdraw(instance=self._ctx.name, grace_s=self._grace_s)
+        withdraw = self.withdrawal(self._grace_s)
         deadline_s = self._grace_s + DRAIN_BEYOND_S
         try:
             await self._ctx.ask(MANAGER, withdraw, deadline_s=deadline_s, expect=Withdrawn)

@@ -34,7 +34,6 @@ from gleaner.actors.protocol.instances import (
     RegisterInstance,
     ServeWeights,
     StillRegistered,
-    Withdraw,
     Withdrawn,
 )
 from gleaner.actors.protocol.rollout import Weights
@@ -210,7 +209,7 @@ class RolloutWorker(Actor):
         return deferred
 
     async def _hand_over(self, deferred: Deferred) -> None:
-        withdraw = Withdraw(instance=self.ctx.name, grace_s=0.0)
+        withdraw = self._weights.withdrawal(0.0)
         late_s = self._settings.liveness.successor_s
         try:
             async with self.ctx.wait("a hand-over", on=MANAGER, deadline_s=late_s):

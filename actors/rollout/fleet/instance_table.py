@@ -24,7 +24,8 @@ from gleaner.supervisor import Address
 class Instance:
     """One registered incarnation. `version`: what it serves, with this root; None: it gets no requests.
     `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `announcement`: version
-    and root that it could serve meanwhile. `heard_s`: time of its last frame, registration or dispatch."""
+    and root that it could serve meanwhile; `withdrawn`: the number of its own newest withdrawal. `heard_s`:
+    time of its last frame, registration or dispatch."""
 
     name: str
     kind: str
@@ -37,6 +38,7 @@ class Instance:
     leaving: bool = False
     spared: bool = False
     announcement: tuple[int, bytes] | None = None
+    withdrawn: int = 0
     engines: int = 1
     cache_tokens: int = 0
     device: Device | None = None

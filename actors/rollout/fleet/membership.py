@@ -176,6 +176,8 @@ class Membership:
         if instance is None or instance.incarnation != message.incarnation:
             raise Refused(f"{message.instance}#{message.incarnation} is not registered")
         await self._weight_trials.serving(instance, message)
+        if message.number < instance.withdrawn:
+            return  # the withdrawal is newer: it came first, on the system lane
         if instance.idle:
             instance.announcement = message.version, message.root
             return
@@ -216,6 +218,8 @@ class Membership:
             if stream is not None and stream.held:
                 raise Refused(f"{message.instance} has not registered again yet: try again")
             return Withdrawn(handed_over=0)
+        if message.incarnation == instance.incarnation:
+            instance.withdrawn = max(instance.withdrawn, message.number)
         # a drain for a weight update must not clear `leaving`
         instance.leaving = instance.leaving or message.leaves
         await self._nothing_new(instance)
