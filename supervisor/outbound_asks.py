@@ -220,17 +220,18 @@ class OutboundAsks:
         return await pending.wait(until)
 
     async def _look_up_holder(self, pending: PendingAsk, within_s: float) -> None:
-        """Ends with the answer, if that arrives first: a registry that is away must not delay it. Raises
-        Unreachable if the registry names another holder, and no answer arrived meanwhile."""
+        """Ends with the answer, if that arrives first: a registry that is away, or names no holder, must
+        not delay it. Raises Unreachable if the registry names another holder, and no answer arrived
+        meanwhile."""
         loop = asyncio.get_running_loop()
         looking = loop.create_task(self._system.names.still_held(pending.to, within_s))
         looking.add_done_callback(lambda _: pending.wake())
         try:
-            while pending.outcome is None and not looking.done():
-                await pending.wait(loop.time() + within_s)
+            while pending.outcome is None and not looking.done() and loop.time() < pending.deadline:
+                await pending.wait(pending.deadline)
         finally:
             looking.cancel()
-        if pending.outcome is None and not looking.result():
+        if pending.outcome is None and looking.done() and not looking.result():
             raise Unreachable(f"{pending.to} does not hold its name any longer")
 
     def _new(

@@ -308,23 +308,31 @@ class Names:
             pause = min(pause * 2, MAX_RETRY_S)
 
     async def still_held(self, address: Address, deadline_s: float) -> bool:
-        """Whether the registry still names this address; a registry that does not answer changes nothing.
+        """Whether the holder that the registry names is still this one; a registry that does not answer
+        changes nothing. deadline_s: of each lookup.
 
         For a caller that waits for an answer: a holder that was killed and replaced will never send it, and
-        if this process had no link to it, no broken link shows that.
+        if this process had no link to it, no broken link shows that. While the registry names no holder it is
+        asked again, until the caller ends this: a restarted registry knows no name before it is claimed anew,
+        so the holder may live, and answer.
         """
-        registry = self._registry_at()
-        if registry is None:
-            return True
-        try:
-            found = await self._system.ask(
-                registry, Lookup(name=address.name), deadline_s=deadline_s, expect=Found
-            )
-        except Overloaded:
-            return True
-        except AskFailed:
-            if len(self._candidates) > 1:  # another may hold the registry now, and another the name
-                self._next_candidate(registry)
-                self.forget(address.name)
-            return True
-        return found.address == address
+        pause_s = RETRY_S
+        while True:
+            registry = self._registry_at()
+            if registry is None:
+                return True
+            try:
+                found = await self._system.ask(
+                    registry, Lookup(name=address.name), deadline_s=deadline_s, expect=Found
+                )
+            except Overloaded:
+                return True
+            except AskFailed:
+                if len(self._candidates) > 1:  # another may hold the registry now, and another the name
+                    self._next_candidate(registry)
+                    self.forget(address.name)
+                return True
+            if found.address is not None:
+                return found.address == address
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, MAX_RETRY_S)

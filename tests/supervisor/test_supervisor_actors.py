@@ -25,6 +25,7 @@ from gleaner.supervisor import (
     handles,
 )
 from gleaner.supervisor.names.client import Names
+from gleaner.supervisor.names.leases import Leases
 from gleaner.supervisor.testing import TEST_LIMITS, TestSystem
 from gleaner.transport.wire import CONNECT_DEADLINE_S
 
@@ -300,6 +301,42 @@ async def test_ask_ends_with_its_reply_when_registry_is_silent(
         await head.ask("odd", Log(), Entries)
         await head.ask("odd", Block(seconds=0.3), Done, deadline_s=60.0)
     assert looks == ["odd"]
+
+
+async def test_ask_gets_its_reply_when_the_registry_names_no_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a restarted registry does until the processes claim their names anew; the receiver lives on."""
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+    ):
+        one.spawn("odd", Odd)
+        await head.ask("odd", Log(), Entries)
+        asked: list[str] = []
+
+        def knows_none(leases: Leases, name: str, now: float) -> None:
+            asked.append(name)
+
+        monkeypatch.setattr(Leases, "find", knows_none)
+        await head.ask("odd", Block(seconds=0.3), Done, deadline_s=5.0)
+    assert "odd" in asked
+
+
+async def test_ask_ends_at_deadline_when_the_registry_names_no_holder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with (
+        TestSystem(tmp_path) as head,
+        TestSystem(tmp_path, node="one", join=head) as one,
+    ):
+        one.spawn("odd", Odd)
+        await head.ask("odd", Log(), Entries)
+        monkeypatch.setattr(Leases, "find", lambda leases, name, now: None)
+        began_s = asyncio.get_running_loop().time()
+        with pytest.raises(AskTimeout):
+            await head.ask("odd", Block(seconds=2.0), Done, deadline_s=0.4)
+        assert 0.4 <= asyncio.get_running_loop().time() - began_s < 1.0
 
 
 async def test_ask_by_name_finds_successor_before_registry_does(
