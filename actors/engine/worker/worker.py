@@ -16,11 +16,11 @@ from gleaner.actors.engine.worker.port import (
     AnyHost,
     AwaitedHost,
     EngineHost,
-    Refusal,
     StepCommands,
     StepResult,
 )
 from gleaner.actors.engine.worker.preparation import Preparation
+from gleaner.actors.engine.worker.refusal_report import RefusalReporter
 from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.throughput_report import ThroughputReporter
@@ -28,7 +28,6 @@ from gleaner.actors.engine.worker.turn_check import check_turn
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.instances import (
     Abort,
-    CannotTake,
     Dispatch,
     Registered,
     RegisterInstance,
@@ -113,6 +112,7 @@ class RolloutWorker(Actor):
         self._kept_requests = KeptRequests(self.ctx, self._settings.engine, self._sender, drains)
         self._throughput_reporter = ThroughputReporter(self.ctx, self._settings.liveness.beat_s)
         self._experts = ExpertReporter(self.ctx)
+        self._refusals = RefusalReporter(self.ctx)
         self.ctx.background(self._experts.run(), "experts")
         self.ctx.background(self._stay_registered(), "registration")
         self.ctx.background(self._decode(), "decode")
@@ -288,8 +288,7 @@ class RolloutWorker(Actor):
                 self._tokens += len(output)
             if commands.load is None:
                 self._throughput_reporter.ended(turn.work, began_s)
-            for refusal in turn.refusals:
-                await self._report(refusal, turn.version)
+            self._refusals.ended(turn.refusals, turn.version)
             if commands.keep and not turn.load_failed and turn.version is not None:
                 self._commands.abort(await self._kept_requests.to_end(turn.kept, turn.version, turn.root))
             if commands.load is not None:
@@ -315,17 +314,6 @@ class RolloutWorker(Actor):
                 "credit of its stream", on=MANAGER, deadline_s=CREDIT_LATE_S, go_on=True
             ):
                 await self._sender.writable()
-
-    async def _report(self, refusal: Refusal, version: int | None) -> None:
-        message = CannotTake(
-            instance=self.ctx.name,
-            incarnation=self.ctx.incarnation,
-            tickets=refusal.tickets,
-            why=refusal.why,
-            version=version,
-            never=refusal.never,
-        )
-        await self.ctx.tell(MANAGER, message)
 
     def summary(self) -> dict[str, str | int | float]:
         return {

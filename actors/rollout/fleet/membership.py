@@ -343,8 +343,9 @@ class Membership:
             instance is not None
             and instance.incarnation == message.incarnation
             and message.version is not None
-            and instance.version not in (None, message.version)
-        ):  # it loaded other weights since its last report, and will report them: until then it gets nothing
+            and instance.version is not None
+            and instance.version < message.version
+        ):  # it loaded newer weights since its last report, and will report them: until then it gets nothing
             instance.version = None
             await self._ctx.tell(BALANCER, instance.serves(None))
         self._act(await self._journaled.record(revoked))

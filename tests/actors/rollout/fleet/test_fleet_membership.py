@@ -1,0 +1,44 @@
+"""Membership: what an instance serves, by the reports that arrive about it."""
+
+from pathlib import Path
+
+import pytest
+
+from gleaner.actors.protocol.instances import (
+    CannotTake,
+    InstancesAre,
+    ListInstances,
+    Registered,
+    RegisterInstance,
+    Serving,
+)
+from gleaner.actors.protocol.rollout import PublishVersion, Weights
+from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.manager import RolloutManager
+from gleaner.actors.rollout.settings import ManagerSettings
+from gleaner.configs.schema import Config
+from gleaner.supervisor import Actor, Done
+from gleaner.supervisor.testing import TestSystem
+
+SERVED = 3
+
+
+@pytest.mark.parametrize(("version", "left"), [(SERVED + 1, None), (SERVED, SERVED), (SERVED - 1, SERVED)])
+async def test_instance_serves_what_it_reported_unless_it_refused_under_newer_weights(
+    version: int, left: int | None, tmp_path: Path
+) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        weights = Weights(version=SERVED, root=b"r", sources=())
+        await system.ask("rollout/manager", PublishVersion(weights=weights), Done)
+        worker = system.spawn("s/engine", Actor)
+        name, incarnation = worker.name, worker.incarnation
+        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
+        await system.ask("rollout/manager", register, Registered)
+        serving = Serving(instance=name, incarnation=incarnation, version=SERVED, root=b"r")
+        await system.ask("rollout/manager", serving, Done)
+        refused = CannotTake(instance=name, incarnation=incarnation, tickets=[1], why="full", version=version)
+        await system.ask("rollout/manager", refused, Done)
+        (seen,) = (await system.ask("rollout/manager", ListInstances(), InstancesAre)).instances
+        assert seen.version == left
