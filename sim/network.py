@@ -158,7 +158,7 @@ class SimNet:
     def set_link(self, source: str, target: str, profile: Profile) -> None:
         """Treat what `source` sends to `target` like this from now on; the other direction stays."""
         self._note("link", source, target, repr(profile))
-        self.map.path(source, target).shape(profile)
+        self.map.path(source, target).shape(self._world.time(), profile)
 
     def partition(self, source: str, target: str) -> None:
         """Let nothing of `source` reach `target`; the other direction stays. No process is notified."""

@@ -67,6 +67,12 @@ class Lane:
         self.free_at_s = max(now_s, self.free_at_s) + size_bytes / self.rate_bytes_s
         return self.free_at_s
 
+    def change_rate(self, now_s: float, rate_bytes_s: float) -> None:
+        """Carry the rest of what waits, and all that follows, at this rate."""
+        if self.free_at_s > now_s:
+            self.free_at_s = now_s + (self.free_at_s - now_s) * self.rate_bytes_s / rate_bytes_s
+        self.rate_bytes_s = rate_bytes_s
+
 
 class End(enum.Enum):
     """Kind of end of one direction of a connection, for its receiver."""
@@ -176,10 +182,12 @@ class Path:
         self._messages = Lane(profile.rate_bytes_s)
         self._bulk = Lane(profile.rate_bytes_s)
 
-    def shape(self, profile: Profile) -> None:
-        """Treat everything that is sent from now on like this."""
+    def shape(self, now_s: float, profile: Profile) -> None:
+        """Treat everything that is sent from now on like this. What was sent before arrives as it would have
+        arrived, but what follows waits no longer for it than the new rate takes."""
         self.profile = profile
-        self._messages.rate_bytes_s = self._bulk.rate_bytes_s = profile.rate_bytes_s
+        for lane in (self._messages, self._bulk):
+            lane.change_rate(now_s, profile.rate_bytes_s)
 
     @property
     def bulk_rate_bytes_s(self) -> float:

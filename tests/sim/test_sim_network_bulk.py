@@ -123,6 +123,24 @@ def test_slow_line_slows_only_its_own_puller() -> None:
     assert hosts.took_s[1] > 5 * hosts.took_s[0]
 
 
+def test_line_carries_its_backlog_at_the_new_rate() -> None:
+    hosts = Hosts(scale=1e5)  # 6.5 GB at 1 GB/s
+
+    def slow_for_a_while() -> None:
+        hosts.loop.run(1.0)
+        hosts.net.set_link("source", "p0", Profile(rate_bytes_s=1e6))  # a piece takes 50 s
+        hosts.loop.run(4.0)
+        hosts.net.set_link("source", "p0", Profile())
+
+    hosts.pull_all(meanwhile=slow_for_a_while)
+    assert isinstance(hosts.outcomes[0], PullTimeout | SourceGone)
+    process, carrier = hosts.pullers[0]
+    process.create_task(hosts._pull(0, carrier))
+    hosts.loop.run(200.0)
+    assert hosts.outcomes == {0: None}
+    assert hosts.took_s[0] == pytest.approx(len(CONTENT) * 1e5 / 1e9, rel=0.1)
+
+
 def test_slow_link_is_not_taken_for_a_stall() -> None:
     content, rate = random.Random(4).randbytes(512 << 10), 2e4
     hosts = Hosts(content=content)
