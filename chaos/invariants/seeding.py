@@ -16,7 +16,9 @@ from gleaner.supervisor import Message
 
 LATE_S = 0.5
 """From the moment at which a window should end to the order that ends it: two messages, and a turn of each
-actor. The time of the manager's answer beyond its budget is not counted."""
+actor. Not counted: the time of the manager's answer beyond its budget, and that for which a question of the
+trainer or its answer is under way after that moment. A bad link delays and loses both, each repeated part of
+a message costs a resend period, and neither the trainer nor the manager can end a window sooner."""
 
 
 class SeedingEnds(Check):
@@ -39,6 +41,8 @@ class SeedingEnds(Check):
         self._version: int | None = None  # of the open window; None: there is none
         self._began_s: float | None = None  # when groups were first asked for in it
         self._asked: tuple[float, float] | None = None  # when they were asked for, and for how long at most
+        self._taken_s: float | None = None  # when the manager got that question
+        self._replied_s: float | None = None  # when it sent the answer
         self._late_s = 0.0  # of the manager's answers in this window
         self._preemptible: set[tuple[str, int]] = set()
         self._serving: dict[tuple[str, int], int] = {}  # the version
@@ -52,18 +56,43 @@ class SeedingEnds(Check):
             self._reported(message)
         elif isinstance(message, TrainStep):
             self._plan_s = message.t_seed_s
-        elif fact.to == TRAINER and isinstance(message, Groups) and fact.direction == "in":
-            if self._asked is not None:
-                asked_s, wait_s = self._asked
-                self._late_s += max(0.0, fact.at_s - asked_s - wait_s)
-                self._asked = None
+        elif fact.to == TRAINER and isinstance(message, Groups):
+            self._answer(fact)
         elif fact.source == TRAINER and fact.direction != "in":
             yield from self._sent(fact)
+        elif fact.source == TRAINER and isinstance(message, TakeGroups) and self._taken_s is None:
+            self._taken_s = fact.at_s
         serves = self._version is not None and max(self._serving.values(), default=-1) >= self._version
         if not serves:
             self._served_s = None
         elif self._served_s is None:
             self._served_s = fact.at_s
+
+    @property
+    def _due_s(self) -> float | None:
+        """When the window should end; None: not yet."""
+        if self._began_s is None or self._served_s is None:
+            return None
+        return max(self._began_s + self._plan_s, self._served_s)
+
+    def _answer(self, fact: MessagePassed) -> None:
+        """The manager sends an answer, or the trainer gets it."""
+        if fact.direction == "out":
+            if self._taken_s is not None and self._replied_s is None:
+                self._replied_s = fact.at_s
+        elif self._asked is not None:
+            asked_s, wait_s = self._asked
+            self._late_s += max(0.0, fact.at_s - asked_s - wait_s, self._under_way_s(asked_s, fact.at_s))
+            self._asked = None
+
+    def _under_way_s(self, asked_s: float, answered_s: float) -> float:
+        """For how long the question and its answer were under way after the window should have ended."""
+        due_s = self._due_s
+        if due_s is None or self._taken_s is None or self._replied_s is None:
+            return 0.0
+        return max(0.0, self._taken_s - max(asked_s, due_s)) + max(
+            0.0, answered_s - max(self._replied_s, due_s)
+        )
 
     def _sent(self, fact: MessagePassed) -> Iterable[str]:
         """A message from the trainer."""
@@ -72,13 +101,14 @@ class SeedingEnds(Check):
             if self._asked is not None:  # lost, or the manager restarted: it gets the whole time again
                 self._late_s += fact.at_s - self._asked[0]
             self._asked = fact.at_s, message.wait_s
+            self._taken_s = self._replied_s = None
             if self._version is not None and self._began_s is None:
                 self._began_s = fact.at_s
         elif isinstance(message, OpenSeeding):
             self._version, self._began_s, self._late_s, self._asked = message.version, None, 0.0, None
         elif isinstance(message, CloseSeeding):
-            if self._began_s is not None and self._served_s is not None:
-                due_s = max(self._began_s + self._plan_s, self._served_s)
+            due_s = self._due_s
+            if self._began_s is not None and due_s is not None:
                 late_s = fact.at_s - due_s - self._late_s
                 if late_s > LATE_S:
                     yield (

@@ -135,6 +135,31 @@ def test_seeding_window_beyond_plan_beside_serving_instance_is_found() -> None:
     assert "1.00 s longer" in found, "it is due when the first instance serves"
 
 
+def slow_link(replied_s: float) -> list[Fact]:
+    """A window until the first instance serves (at 1.1 s): the question is under way for 1.0 s, and the
+    manager's answer for 0.6 s."""
+    *begin, took, serves, _, _ = window(0.0, 1.1, 3.0)
+    answer = Groups(groups=[], remaining=1, remote_serving=1)
+    assert isinstance(took, MessagePassed)
+    return [
+        *begin,
+        took,
+        serves,
+        MessagePassed(2.0, "head/rollout", "in", "ask", TRAINER, MANAGER, took.message),
+        MessagePassed(replied_s, "head/rollout", "out", "reply", MANAGER, TRAINER, answer),
+        MessagePassed(replied_s + 0.6, "reserved-1/trainer", "in", "reply", MANAGER, TRAINER, answer),
+        trainer(replied_s + 0.6, CloseSeeding()),
+    ]
+
+
+def test_seeding_window_is_judged_without_the_time_on_the_link() -> None:
+    assert judged(*slow_link(2.0), check="seeding window") == []
+    (found,) = judged(*slow_link(2.6), check="seeding window")
+    assert found == (
+        "a window of 0.00 s was open for 2.20 s, 0.60 s longer than planned with an instance that serves"
+    )
+
+
 @pytest.mark.parametrize(
     "sound",
     [
