@@ -21,12 +21,13 @@ from gleaner.actors.protocol.instances import (
     Withdraw,
     Withdrawn,
 )
-from gleaner.actors.protocol.rollout import Groups, Weights
+from gleaner.actors.protocol.rollout import Groups, TakeGroups, Weights
 from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
+    GroupsDropped,
     InstanceGone,
     InstanceJoined,
     RequestsDue,
@@ -522,11 +523,34 @@ def test_planned_window_that_is_not_opened_is_found() -> None:
     order = trainer(1.0, TrainStep(step=2, batch="step-2", groups=1, t_seed_s=2.0), "in")
     ended = trainer(9.0, SaveState(step=2, trained=None))
     (found,) = judged(opened(3), order, ended, check="planned window")
-    assert found == (
-        "step 2 had a window of 2.00 s and opened none; 3 of its requests were not over when it began"
-    )
+    assert found == "step 2 had a window of 2.00 s and opened none; 3 of its requests were not over"
     window = [trainer(1.1, OpenSeeding(version=1, root=ROOT)), trainer(3.1, CloseSeeding())]
     assert judged(opened(3), order, *window, ended, check="planned window") == []
+
+
+def first_look(at_s: float, taker: int) -> list[Fact]:
+    """The first question of a trainer, and the manager's answer, as they pass the manager."""
+    ask = TakeGroups(batch="step-2", taker=taker, have=[], min_groups=1, wait_s=0.0)
+    return [
+        passed(at_s, ask, source=TRAINER, to=MANAGER, way="in"),
+        passed(at_s, Groups(groups=[], remaining=0, remote_serving=1), to=TRAINER, mode="reply"),
+    ]
+
+
+def test_planned_window_is_judged_by_the_batch_when_the_trainer_looks_at_it() -> None:
+    order = trainer(1.0, TrainStep(step=2, batch="step-2", groups=1, t_seed_s=2.0), "in")
+    over = commit(3.0, GroupsDropped(batch="step-2", groups=(0,), why="uniform"))
+    ended = trainer(9.0, SaveState(step=2, trained=None))
+    check = "planned window"
+    assert judged(opened(3), order, over, *first_look(4.0, 7), ended, check=check) == [], (
+        "it was complete then"
+    )
+    assert judged(opened(3), order, *first_look(2.0, 7), over, ended, check=check), "it was complete later"
+    assert judged(opened(3), order, *first_look(2.0, 7), over, *first_look(4.0, 7), ended, check=check), (
+        "a later look"
+    )
+    again = [*first_look(2.0, 7), over, *first_look(4.0, 8)]
+    assert judged(opened(3), order, *again, ended, check=check) == [], "the first trainer died meanwhile"
 
 
 def test_window_that_is_closed_early_is_found() -> None:
