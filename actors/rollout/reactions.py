@@ -4,7 +4,7 @@
 |---|---|
 | an event is committed | `committed` |
 | requests are sent to an instance | `sent` |
-| a frame arrives from an instance | `frame_arrived` |
+| a frame arrives from an instance, or is committed | `frame_arrived` |
 | an instance serves other weights | `serving` |
 | an instance takes no dispatch | `unresponsive` |
 | requests kill every engine that takes them | `deadly` |
@@ -101,7 +101,6 @@ class Reactions:
     def sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         """These requests were sent to this instance."""
         parts = self.parts
-        instance.heard_s = self._ctx.turn_time()  # its silence counts from here
         parts.overdue.moved()  # requests found free capacity
         parts.step_metrics.sent(instance, logs)  # the instance has work from here on
         parts.migration.sent(logs)  # those that move have arrived, and rest now
@@ -109,7 +108,7 @@ class Reactions:
         parts.quarantine.sent(logs)  # if the instance dies at once, they are suspects
 
     def frame_arrived(self, name: str) -> None:
-        """A frame arrived from the instance."""
+        """A frame arrived from the instance, or is committed."""
         self._instances.answered(name, self._ctx.turn_time())  # it is not silent
 
     def serving(self) -> None:

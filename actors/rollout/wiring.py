@@ -92,7 +92,12 @@ class ManagerParts:
             ctx, journaled, limits, services, self.batch_submission.open, self.batch_submission.close
         )
         self.drains = Drains(ctx, journaled)
-        self.overdue = OverdueWork(ctx, journaled.state, instances, settings.rollout.deadline_s)
+        self.intake = Intake(
+            journaled, reactions.committed, reactions.frame_arrived, ctx.idle, self.token_followers
+        )
+        self.overdue = OverdueWork(
+            ctx, journaled.state, instances, settings.rollout.deadline_s, self.intake.uncommitted
+        )
         self.members = Membership(
             ctx,
             journaled,
@@ -109,9 +114,6 @@ class ManagerParts:
             MembershipEffects(
                 committed=reactions.committed, serving=reactions.serving, deadly=reactions.deadly
             ),
-        )
-        self.intake = Intake(
-            journaled, reactions.committed, reactions.frame_arrived, ctx.idle, self.token_followers
         )
         reactions.parts = self
 

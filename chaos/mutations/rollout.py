@@ -203,8 +203,8 @@ ROLLOUT: tuple[Mutation, ...] = (
             ),
             Edit(
                 "gleaner.actors.rollout.fleet.membership",
-                "elif now - instance.heard_s > self._settings.rollout.deadline_s and stream.held:",
-                "elif False:",
+                "if silent_s > self._settings.rollout.deadline_s and stream.held:",
+                "if False:",
             ),
         ),
         ("I8", "no silent wait"),

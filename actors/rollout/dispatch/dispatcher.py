@@ -248,6 +248,7 @@ class Dispatcher:
                 self._ctx.log.info("dispatch not taken: instance=%s: %s", instance.name, problem)
             except AskFailed as problem:
                 await self._give_up(instance.name, instance.incarnation, f"took no dispatch: {problem}")
+            instance.heard_s = self._ctx.turn_time()  # its silence counts from here
 
     async def _hand_over(self, instance: Instance, dispatch: Dispatch) -> None:
         """Raises AskFailed; AskTimeout only if this process was never stalled meanwhile."""

@@ -25,7 +25,8 @@ class Instance:
     """One registered incarnation. `version`: what it serves, with this root; None: it gets no requests.
     `leaving`: drained for good, as far as its host knows; `spared`: drained for now; `announcement`: version
     and root that it could serve meanwhile; `withdrawn`: the number of its own newest withdrawal. `heard_s`:
-    time of its last frame, registration or dispatch."""
+    time of its last frame or the commit of it, of its registration, or of the end of the last dispatch to it.
+    """
 
     name: str
     kind: str
@@ -49,6 +50,11 @@ class Instance:
     def incarnation(self) -> int:
         """The incarnation of its worker."""
         return self.worker.incarnation
+
+    @property
+    def taking(self) -> bool:
+        """Whether a dispatch to it waits for its commit, or for the instance to take it."""
+        return any(not task.done() for task in self.sending)
 
     @property
     def idle(self) -> bool:
@@ -128,7 +134,7 @@ class Instances(dict[str, Instance]):
         return self.pop(name)
 
     def answered(self, name: str, now_s: float) -> None:
-        """Record the time of a frame."""
+        """Record the time of a frame, or of its commit."""
         known = self.get(name)
         if known is not None:
             known.heard_s = now_s

@@ -362,7 +362,9 @@ class Membership:
                 if name in self._awaited and self._registered_by.passed(now):
                     self._awaited.discard(name)
                     await self.lose(name, stream.incarnation, "did not come back")
-            elif now - instance.heard_s > self._settings.rollout.deadline_s and stream.held:
-                self._overdue.silent(name, now - instance.heard_s)
-                silence = f"held {stream.held} requests in silence for {now - instance.heard_s:.0f} s"
+                continue
+            silent_s = self._overdue.silent_s(instance, now)
+            if silent_s > self._settings.rollout.deadline_s and stream.held:
+                self._overdue.silent(name, silent_s)
+                silence = f"held {stream.held} requests in silence for {silent_s:.0f} s"
                 await self.lose(name, stream.incarnation, silence)

@@ -4,9 +4,9 @@ Owns the list of these waits for `rlctl waits`, and the event if there was no fr
 up no instance: the manager's sweep does.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from gleaner.actors.rollout.fleet.instance_table import Instances
+from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.supervisor import Context
 from gleaner.supervisor.system_messages import WaitState
@@ -22,11 +22,19 @@ class OverdueWork:
 
     Args:
         deadline_s: silence after which an instance that holds requests is given up.
+        uncommitted: whether frames of this incarnation of an instance wait for their commit.
     """
 
-    def __init__(self, ctx: Context, state: RolloutState, instances: Instances, deadline_s: float) -> None:
+    def __init__(
+        self,
+        ctx: Context,
+        state: RolloutState,
+        instances: Instances,
+        deadline_s: float,
+        uncommitted: Callable[[str, int], bool],
+    ) -> None:
         self._ctx, self._state, self._instances = ctx, state, instances
-        self._deadline_s = deadline_s
+        self._deadline_s, self._uncommitted = deadline_s, uncommitted
         self._moved_s = self._said_s = ctx.turn_time()
         ctx.lists_waits(self.waits)
 
@@ -42,6 +50,14 @@ class OverdueWork:
             self._said_s = now
             self._ctx.late("room for requests", on=INSTANCES, waited_s=now - self._moved_s)
 
+    def silent_s(self, instance: Instance, now: float) -> float:
+        """For how long this instance has sent nothing that it could send. Until its frames are committed this
+        process grants it no more credit, and a dispatch is sent after its own commit: a slow disk of this
+        process is no silence of the instance."""
+        if instance.taking or self._uncommitted(instance.name, instance.incarnation):
+            return 0.0
+        return now - instance.heard_s
+
     def silent(self, name: str, silent_s: float) -> None:
         """This instance is given up for its silence."""
         self._ctx.late("tokens", on=name, waited_s=silent_s, reason="given up")
@@ -52,7 +68,7 @@ class OverdueWork:
         for name, stream in self._state.streams.items():
             instance = self._instances.get(name)
             if instance is not None and stream.held:
-                silent_s = now - instance.heard_s
+                silent_s = self.silent_s(instance, now)
                 yield self._on("tokens", name, silent_s, self._deadline_s - silent_s)
         if self._state.log.waiting:
             left_s = self._said_s + ROOM_LATE_S - now

@@ -9,7 +9,7 @@ Bounds: no more frames wait here than the credit of the streams allows.
 """
 
 import asyncio
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Protocol
 
@@ -53,7 +53,7 @@ class Intake:
     Args:
         journaled: receives the frames.
         act: acts on a committed event that changed more than tokens.
-        touch: called with an instance that sent frames.
+        touch: called with an instance that sent frames, and again when these are committed.
         idle: waits for an event of one's own (`Context.idle`).
         token_followers: receives tokens once they are committed.
     """
@@ -76,6 +76,11 @@ class Intake:
             tuple[asyncio.Future[int], dict[StreamKey, int], list[Effects], Marks]
         ] = deque()
         self._entered = asyncio.Event()
+        self._uncommitted: Counter[StreamKey] = Counter()  # turns whose frames are not committed
+
+    def uncommitted(self, stream: str, incarnation: int) -> bool:
+        """Whether frames of this stream wait for their commit."""
+        return (stream, incarnation) in self._uncommitted
 
     def take(self, frame: PackedFrame) -> None:
         """Accept a frame; those of each stream arrive in order."""
@@ -114,6 +119,7 @@ class Intake:
             changes, committed = self._journaled.enter(*events)
             effects = [one for one in changes if one]
             # The first commit that fails ends this actor, and those behind it are awaited no more.
+            self._uncommitted.update(newest.keys())
             self._unacknowledged.append(
                 (may_go_unheard(committed), newest, effects, self._token_followers.entered())
             )
@@ -129,6 +135,7 @@ class Intake:
                 committed, seqs, changes, marks = self._unacknowledged.popleft()
                 await committed
                 self._token_followers.committed(marks)
+                self._committed(seqs)
                 newest.update(seqs)
                 for one in changes:
                     self._act(one)
@@ -137,6 +144,13 @@ class Intake:
                 ):  # frames of one commit are done together
                     self._answer(newest)
                     newest = {}
+
+    def _committed(self, streams: dict[StreamKey, int]) -> None:
+        for key in streams:
+            self._uncommitted[key] -= 1
+            if not self._uncommitted[key]:
+                del self._uncommitted[key]
+            self._touch(key[0])
 
     def _answer(self, newest: dict[StreamKey, int]) -> None:
         if self.receiver is not None:

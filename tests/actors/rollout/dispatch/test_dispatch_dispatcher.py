@@ -3,6 +3,8 @@
 Silence of the instance counts, a pause of its manager does not.
 """
 
+import asyncio
+from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -25,6 +27,9 @@ class Ctx:
 
     def turn_time(self) -> float:
         return self.now_s
+
+    def wait(self, *_args: object, **_settings: object) -> nullcontext[None]:
+        return nullcontext()
 
     async def ask(self, _to: object, _message: object, *, deadline_s: float, expect: type, key: str) -> Done:
         self.asked.append((deadline_s, key))
@@ -51,3 +56,18 @@ async def test_instance_that_takes_nothing_is_given_up() -> None:
     with pytest.raises(AskTimeout):
         await dispatcher(ctx)._hand_over(cast(Any, SimpleNamespace(worker="spot-1/engine")), DISPATCH)
     assert len(ctx.asked) == 2
+
+
+async def test_silence_of_an_instance_counts_from_the_end_of_a_dispatch_to_it() -> None:
+    ctx = Ctx()
+
+    async def slow_commit() -> int:
+        ctx.now_s += 60.0
+        return 1
+
+    instance = SimpleNamespace(
+        name="spot-1/engine", worker="spot-1/engine", order=asyncio.Lock(), heard_s=0.0
+    )
+    await dispatcher(ctx)._deliver(cast(Any, instance), slow_commit(), DISPATCH)
+    assert ctx.asked
+    assert instance.heard_s == 60.0
