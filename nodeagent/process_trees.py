@@ -116,7 +116,7 @@ def reward_host(place: ProcessContext) -> TreeSpec:
     from gleaner.actors.reward.stages import Pipelines
 
     settings = RewardSettings.of(place.config)
-    workers = Pipelines(settings.task, settings.reward).host_workers(place.adapters.inventory().cores)
+    pipelines = Pipelines(settings.task, settings.reward)
     limits, staged = pool_limits(settings.reward), settings.reward.stages.separate
     spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
     return one_for_one(
@@ -124,10 +124,11 @@ def reward_host(place: ProcessContext) -> TreeSpec:
             f"{place.node}/reward",
             lambda: RewardHost(
                 StagePools(
-                    workers,
+                    pipelines.host_workers(place.adapters.inventory().cores),
                     spec,
                     start_worker,
                     limits,
+                    limits_s={stage.name: stage.timeout_s for stage in pipelines.stages},
                     staged=staged,
                     make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
                 ),

@@ -127,6 +127,7 @@ class RewardProxy(Actor):
             scorer or worker_spec(settings, tokenizer_dir),
             start_worker,
             pool_limits(settings.reward),
+            limits_s={stage.name: stage.timeout_s for stage in self._pipelines.stages},
             staged=settings.reward.stages.separate,
             make_blobs=make_blobs,
         )

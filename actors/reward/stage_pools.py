@@ -30,6 +30,7 @@ class StagePools:
         spec: of a worker; with several stages each gets its own, and the folder of the blobs.
         start_worker: starts a process that scores.
         limits: of each pool, whatever its number of workers.
+        limits_s: of a worker for one item, by stage, where that is not the one of `limits`.
         staged: whether items pass several stages, on this host or elsewhere.
         make_blobs: the blobs of this host.
     """
@@ -41,6 +42,7 @@ class StagePools:
         start_worker: StartWorker,
         limits: PoolLimits,
         *,
+        limits_s: Mapping[str, float] | None = None,
         staged: bool = False,
         make_blobs: MakeBlobs = BlobFolder,
     ) -> None:
@@ -48,7 +50,11 @@ class StagePools:
         self.staged = staged
         self.blobs = make_blobs() if staged else None
         self.pools = {
-            stage: WorkerPool(self._spec(spec, stage), start_worker, replace(limits, workers=count))
+            stage: WorkerPool(
+                self._spec(spec, stage),
+                start_worker,
+                replace(limits, workers=count, deadline_s=(limits_s or {}).get(stage, limits.deadline_s)),
+            )
             for stage, count in workers.items()
         }
 

@@ -45,7 +45,14 @@ class Pipelines:
     @property
     def stages(self) -> list[Stage]:
         """The same, for plans."""
-        return [Stage(name, self._of(name).cost, self._reward.worker_s) for name in self.names]
+        return [Stage(name, self._of(name).cost, self.limit_s(name)) for name in self.names]
+
+    def limit_s(self, name: str) -> float:
+        """Time limit of a worker for one item in a stage; a worker that hangs is found by it."""
+        reward = self._reward
+        if not reward.stages.separate:
+            return reward.worker_s
+        return reward.judge_s if name == JUDGE else reward.own_s
 
     def workers(self) -> dict[str, int]:
         """Worker processes of each stage on the head's host; stages without any are left out."""

@@ -310,8 +310,18 @@ class Reward(Section, frozen=True, kw_only=True):
     def worker_s(self) -> float:
         """Time limit of a worker for one task; then it is killed, and the attempt counts as failed. Its
         sandbox ends programs long before."""
-        http_s, judge_s = (one.deadline_s if one.url else 0.0 for one in (self.http, self.judge))
-        return 4 * (max(self.deadline_s, self.function.deadline_s, http_s) + judge_s)
+        return self.own_s + self.judge_s
+
+    @property
+    def own_s(self) -> float:
+        """The same for the verifier alone, where a judge beside it has workers of its own."""
+        http_s = self.http.deadline_s if self.http.url else 0.0
+        return 4 * max(self.deadline_s, self.function.deadline_s, http_s)
+
+    @property
+    def judge_s(self) -> float:
+        """The same for a judge; 0 without one."""
+        return 4 * self.judge.deadline_s if self.judge.url else 0.0
 
     @property
     def verdict_s(self) -> float:
