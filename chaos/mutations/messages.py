@@ -143,19 +143,6 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="a bad network",
     ),
     Mutation(
-        "a gap is reported once",
-        "a gap of control messages is reported again while it is open",
-        (
-            Edit(
-                "gleaner.transport.session",
-                "        if now_s - self._reported_s < pause_s:\n",
-                "        if self._reported_s > -math.inf:\n",
-            ),
-        ),
-        ("seeding window", "membership", "no silent wait"),
-        lead="a bad network",
-    ),
-    Mutation(
         "incarnations from the clock alone",
         "a new incarnation is above every older one in the journal and in the registry, whatever the host's "
         "clock shows",

@@ -5,6 +5,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 DISPATCH = "gleaner.actors.reward.item_dispatch"
 HOSTS = "gleaner.actors.reward.assignment.hosts"
+PASSED = "gleaner.actors.reward.assignment.passed_stages"
 
 
 def _bug(
@@ -14,8 +15,9 @@ def _bug(
     caught_by: tuple[str, ...],
     faults: tuple[str, ...] = (),
     lead: str = "",
+    campaign: str = "rewards",
 ) -> Mutation:
-    return Mutation(name, safeguard, (edit,), caught_by, faults, lead=lead, campaign="rewards")
+    return Mutation(name, safeguard, (edit,), caught_by, faults, lead=lead, campaign=campaign)
 
 
 REWARDS: tuple[Mutation, ...] = (
@@ -73,5 +75,35 @@ REWARDS: tuple[Mutation, ...] = (
         "an item whose group was dropped waits for no worker",
         Edit(DISPATCH, "        dropped = self.items.drop(ids)\n", "        dropped = self.items.drop([])\n"),
         ("reward hosts",),
+    ),
+    _bug(
+        "a stage gets nothing of the one before",
+        "a program that was compiled is what the next stage runs",
+        Edit(
+            PASSED,
+            "        item.carried, item.made_on = self.carried, self.host\n",
+            "        item.made_on = self.host\n",
+        ),
+        ("reward stages",),
+        campaign="pipelines",
+    ),
+    _bug(
+        "an item skips a stage",
+        "an item passes its stages in their order",
+        Edit(PASSED, "        return known[at]\n", "        return known[-1]\n"),
+        ("reward stages",),
+        campaign="pipelines",
+    ),
+    _bug(
+        "what a lost host made is never made again",
+        "an item whose program is gone with its host is compiled again",
+        Edit(
+            DISPATCH,
+            "        self._release(item, host)\n        self.passed.drop(item.id)\n",
+            "        return\n",
+        ),
+        ("verdict age", "recovery time", "I8"),
+        lead="reward hosts that stay away",
+        campaign="pipelines",
     ),
 )

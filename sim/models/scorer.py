@@ -27,7 +27,7 @@ from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE
 from gleaner.actors.reward.verdicts import BLOB_LOST
 from gleaner.sim.models.tokens import response
 
-LARGE_ONE_IN = 4
+LARGE_ONE_IN = 2
 """Programs that are a blob of their host."""
 MEDIAN_S = 0.002
 """Median time of one score by rule-based verifiers."""
@@ -189,7 +189,7 @@ class SimScorer:
         return self._score(item, fault)
 
     def _stage(self, item: pipe.StageItem, fault: Fault | None) -> pipe.Answer:
-        """One stage. A program belongs to its problem and response; one in four is too large to travel with
+        """One stage. A program belongs to its problem and response; one in two is too large to travel with
         its item. What reaches a stage must be what the stages before made of this very item."""
         program = program_of(item.item)
         if item.stage == COMPILE:
