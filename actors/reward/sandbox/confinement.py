@@ -29,7 +29,7 @@ class Confinement:
     reach the interpreter's files by their modes, so programs keep the right to read and search all that
     Landlock leaves. landlock: version to use, 0 for none. others: processes and threads of the same user
     elsewhere, which the kernel counts as the program's. own_signals: seccomp must restrict signals to own
-    processes, as nothing else does.
+    processes, as nothing else does. devices: of GPUs, which programs may use.
     """
 
     readable: list[str] = field(default_factory=list)
@@ -38,6 +38,7 @@ class Confinement:
     landlock: int = 0
     others: int = 0
     own_signals: bool = False
+    devices: list[str] = field(default_factory=list)
 
 
 class Confiner:
@@ -53,8 +54,9 @@ class Confiner:
         self._hard = {kind: resource.getrlimit(kind)[1] for kind in _limits(Limits(), 0, 0)}
         self._rules = landlock.rules(how.readable, landlock.READ)
         self._rules += landlock.rules(DEVICES, landlock.READ_FILE | landlock.WRITE_FILE)
+        self._rules += landlock.rules(how.devices, landlock.USE_DEVICE)
         self._made = self._ruleset() if how.landlock and stays else -1
-        self._filter = syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE))
+        self._filter = syscalls.Filter(self._calls())
         self._capabilities = syscalls.Capabilities(self._kept)
         _drop_bounds(self._kept)
 
@@ -84,9 +86,10 @@ class Confiner:
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
         os.chdir(self._tmp)
         own = how.own_signals
-        syscalls.install(
-            syscalls.Filter(seccomp.filter_bytes(syscalls.MACHINE, os.getpid())) if own else self._filter
-        )
+        syscalls.install(syscalls.Filter(self._calls(os.getpid())) if own else self._filter)
+
+    def _calls(self, own_pid: int = 0) -> bytes:
+        return seccomp.filter_bytes(syscalls.MACHINE, own_pid, devices=bool(self._how.devices))
 
     def _drop_rights(self) -> None:
         uid, kept = self._how.uid, self._kept
@@ -102,6 +105,8 @@ class Confiner:
 
     def _ruleset(self) -> int:
         own = landlock.rules([self._tmp], landlock.WRITE)
+        if self._how.devices:
+            own += landlock.rules(["/proc"], landlock.READ | landlock.WRITE_FILE | landlock.TRUNCATE)
         try:
             return landlock.ruleset([*self._rules, *own], self._how.landlock)
         finally:

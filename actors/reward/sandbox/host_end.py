@@ -13,7 +13,7 @@ import socket
 import subprocess
 import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import IO
 
 from gleaner.actors.reward.sandbox import folders, shells, wire
@@ -33,7 +33,7 @@ class HostSandbox:
 
     prepare: work that is done once for all programs: modules to import, and functions ("module:name") to
     call, with an argument that JSON has. readable: more paths that programs may read. path: folders to import
-    from.
+    from. devices: of GPUs that programs may use (`gpus`).
     """
 
     def __init__(
@@ -43,9 +43,11 @@ class HostSandbox:
         *,
         readable: Sequence[str] = (),
         path: Sequence[str] = (),
+        devices: Sequence[str] = (),
         max_programs: int = MAX_PROGRAMS,
     ) -> None:
         self._host, self._most = host, max_programs
+        self._devices = list(devices)
         self._prepare = [one if isinstance(one, tuple) else (one, None) for one in prepare]
         self._confinement: Confinement | None = None
         self._readable, self._path = shells.readable([*readable, *path]), list(path)
@@ -69,7 +71,9 @@ class HostSandbox:
                 self._tmp, self._held = folders.make()
             # a file, as a pipe that is not read could fill while it prepares
             stderr = self._stderr = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the sandbox
-            self._process = shells.start(self.isolation, self._host.bwrap, self._readable, inner, stderr)
+            self._process = shells.start(
+                self.isolation, self._host.bwrap, self._readable, inner, stderr, self._devices
+            )
         except OSError as error:
             outer.close()
             self.close()
@@ -77,7 +81,9 @@ class HostSandbox:
         finally:
             inner.close()
         self._channel, self._programs = outer, 0
-        how = self._confinement = self._confinement or self._host.confinement(self._readable)
+        how = self._confinement = self._confinement or replace(
+            self._host.confinement(self._readable), devices=self._devices
+        )
         set_up: wire.Json = {
             "isolation": self.isolation.value,
             "confinement": asdict(how),

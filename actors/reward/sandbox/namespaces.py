@@ -20,9 +20,12 @@ REAPERS = 1
 TMP = "/tmp"  # a file system of its own
 
 
-def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: int) -> int:
+def start(
+    program: Callable[[], NoReturn], limits: Limits, ended: int, owner: int, *, own_proc: bool = False
+) -> int:
     """Start `program` as process 2 of new namespaces; the process id of process 1. ended: takes `ENDED`;
-    where the namespaces could not be made it is closed without. owner: uid of the program's /tmp."""
+    where the namespaces could not be made it is closed without. owner: uid of the program's /tmp.
+    own_proc: /proc shows the program's own processes; else nothing."""
     flags = syscalls.CLONE_NEWPID | syscalls.CLONE_NEWNS | syscalls.CLONE_NEWIPC
     pid = syscalls.clone(flags)
     if pid:
@@ -31,7 +34,7 @@ def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: in
         syscalls.prctl(syscalls.PR_SET_PDEATHSIG, 9)
         first = syscalls.fork()
         if first == 0:
-            _mount(limits, owner)  # here, as what the reaper writes is copied for both
+            _mount(limits, owner, own_proc)  # here, as what the reaper writes is copied for both
             program()
         os.closerange(0, ended)
         os.closerange(ended + 1, 2**20)
@@ -45,11 +48,14 @@ def start(program: Callable[[], NoReturn], limits: Limits, ended: int, owner: in
         os._exit(0)
 
 
-def _mount(limits: Limits, owner: int) -> None:
-    """A fresh /tmp; nothing in /proc and in shared memory."""
+def _mount(limits: Limits, owner: int, own_proc: bool) -> None:
+    """A fresh /tmp; nothing in shared memory, and in /proc at most the processes of this namespace."""
     hidden = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC | syscalls.MS_RDONLY
     syscalls.mount("none", "/", "", syscalls.MS_REC | syscalls.MS_PRIVATE)
     sizes = f"size={limits.tmp_bytes},nr_inodes={limits.tmp_files},mode=0700,uid={owner},gid={owner}"
     syscalls.mount("tmpfs", TMP, "tmpfs", syscalls.MS_NOSUID | syscalls.MS_NODEV, sizes)
-    for path in ("/proc", "/dev/shm"):
+    for path in ("/dev/shm",) if own_proc else ("/proc", "/dev/shm"):
         syscalls.mount("tmpfs", path, "tmpfs", hidden, "size=4k,nr_inodes=2,mode=0555")
+    if own_proc:
+        flags = syscalls.MS_NOSUID | syscalls.MS_NODEV | syscalls.MS_NOEXEC
+        syscalls.mount("proc", "/proc", "proc", flags)

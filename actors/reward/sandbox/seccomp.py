@@ -70,26 +70,40 @@ OF_ANY_PROCESS = ("prlimit64", "sched_setaffinity")
 REQUESTS = (0x5401, 0x5413, 0x540F, 0x541B, 0x5421, 0x5450, 0x5451)
 """ioctl: TCGETS, TIOCGWINSZ, TIOCGPGRP, FIONREAD, FIONBIO, FIONCLEX and FIOCLEX, and no other: others type
 into a terminal, have processes signalled, or change the attributes of files that can only be read."""
+HARMFUL_REQUESTS = (
+    0x5412, 0x541C, 0x5410, 0x5423, 0x540E, 0x8901, 0x8902, 0x5452,
+    0x40086602, 0x401C5820, 0x40046602, 0xC0185879, 0x40049409, 0x4020940D, 0xC0189436,
+)  # fmt: skip
+"""ioctl: TIOCSTI, TIOCLINUX, TIOCSPGRP, TIOCSETD, TIOCSCTTY; FIOSETOWN, SIOCSPGRP, FIOASYNC;
+FS_IOC_SETFLAGS (64 and 32 bits), FS_IOC_FSSETXATTR, FITRIM; FICLONE, FICLONERANGE, FIDEDUPERANGE."""
+OF_DEVICES = ("socket", "bind", "listen")
+"""A GPU's driver library makes a local socket, to which nothing can connect: that call stays denied."""
 AF_UNIX = 1
 F_SETOWN, F_SETOWN_EX = 8, 15  # a signal to another process when the descriptor is ready
 PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER = 22, 1, 36, 0x59616D61
 
 
-def filter_bytes(machine: str, own_pid: int = 0) -> bytes:
+def filter_bytes(machine: str, own_pid: int = 0, *, devices: bool = False) -> bytes:
     """The filter for a machine ("x86_64", "aarch64"): 8 bytes an instruction, struct sock_filter.
 
     own_pid: where signals of other processes are not kept off by a namespace or by Landlock, the process that
-    may be signalled and no other; 0: any.
+    may be signalled and no other; 0: any. devices: of GPUs are there, whose requests (ioctl) no list
+    of numbers names: all but the known harmful ones are allowed.
     """
-    head, tail = _constant(machine)
+    head, tail = _constant(machine, devices)
     signals = _Program()
     for name in SIGNALS if own_pid else ():
         signals.only(NUMBERS[machine][name], 0, (own_pid,), _DENY)
     return head + signals.bytes() + tail
 
 
+def _calls(machine: str) -> set[int]:
+    """The calls that only programs with devices may make."""
+    return {NUMBERS[machine][name] for name in OF_DEVICES}
+
+
 @functools.cache
-def _constant(machine: str) -> tuple[bytes, bytes]:
+def _constant(machine: str, devices: bool) -> tuple[bytes, bytes]:
     """The instructions before and behind the checks of a process id. Neither part jumps into the other."""
     number = NUMBERS[machine]
     head = _Program()
@@ -99,14 +113,21 @@ def _constant(machine: str) -> tuple[bytes, bytes]:
     if machine == "x86_64":
         head.returns_if_at_least(X32_BIT, KILL_PROCESS)
     head.checks(number["clone"], 0, [(_ANY_BIT, NEW_NAMESPACES)], _DENY)
-    head.only(number["ioctl"], 1, REQUESTS, _DENY)
+    if devices:
+        head.checks(number["ioctl"], 1, [(_EQUAL, request) for request in HARMFUL_REQUESTS], _DENY)
+    else:
+        head.only(number["ioctl"], 1, REQUESTS, _DENY)
     head.checks(number["fcntl"], 1, [(_EQUAL, request) for request in (F_SETOWN, F_SETOWN_EX)], _DENY)
     options = (PR_SET_SECCOMP, PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER, PR_SET_PTRACER)
     head.checks(number["prctl"], 0, [(_EQUAL, option) for option in options], _DENY)
     head.only(number["socketpair"], 0, (AF_UNIX,), _DENY)
+    if devices:
+        head.only(number["socket"], 0, (AF_UNIX,), _DENY)
     for name in OF_ANY_PROCESS:
         head.only(number[name], 0, (0,), _DENY)
     results = {number[name]: _DENY for names in DENIED.values() for name in names if name in number}
+    if devices:
+        results = {known: result for known, result in results.items() if known not in _calls(machine)}
     results |= {number[name]: _ABSENT for name in ABSENT if name in number}
     tail = _Program()
     tail.search(_ranges(results))

@@ -42,16 +42,22 @@ def readable(more: Sequence[str] = ()) -> list[str]:
 
 
 def start(
-    isolation: Isolation, bwrap: str, paths: Sequence[str], inner: socket.socket, stderr: IO[bytes]
+    isolation: Isolation,
+    bwrap: str,
+    paths: Sequence[str],
+    inner: socket.socket,
+    stderr: IO[bytes],
+    devices: Sequence[str] = (),
 ) -> subprocess.Popen[bytes]:
-    """Start a zygote that listens on `inner` and writes its errors to `stderr`. Raises OSError."""
+    """Start a zygote that listens on `inner` and writes its errors to `stderr`. devices: that are visible
+    inside. Raises OSError."""
     fd = inner.fileno()
     package = str(ACTORS.parent.resolve().parent)
     python = [sys.executable, "-I", "-X", "utf8", "-c", START, str(fd), package]
     if isolation is Isolation.LANDLOCK:
         return _popen(python, [fd], stderr)
     with tempfile.TemporaryFile() as arguments:  # a command line can be read from inside
-        arguments.write(b"\0".join(word.encode() for word in _bwrap_words(paths)))
+        arguments.write(b"\0".join(word.encode() for word in _bwrap_words(paths, devices)))
         arguments.seek(0)
         return _popen([bwrap, "--args", str(arguments.fileno()), *python], [fd, arguments.fileno()], stderr)
 
@@ -69,7 +75,7 @@ def _popen(words: list[str], fds: list[int], stderr: IO[bytes]) -> subprocess.Po
     )
 
 
-def _bwrap_words(paths: Sequence[str]) -> list[str]:
+def _bwrap_words(paths: Sequence[str], devices: Sequence[str]) -> list[str]:
     words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid():
         words += ["--unshare-user", "--uid", "0", "--gid", "0"]
@@ -94,4 +100,6 @@ def _bwrap_words(paths: Sequence[str]) -> list[str]:
             words += ["--symlink", os.readlink(path), path]
         else:
             words += ["--ro-bind", path, path]
+    for device in devices:
+        words += ["--dev-bind", device, device]
     return words

@@ -92,7 +92,8 @@ class Zygote:
 
     def _start(self, work: Work, become: Callable[[], NoReturn], ends: int) -> int:
         if self._isolation is Isolation.NAMESPACES:
-            return namespaces.start(become, work.limits, ends, self._how.uid)
+            own_proc = bool(self._how.devices)  # a GPU's driver library reads its own maps there
+            return namespaces.start(become, work.limits, ends, self._how.uid, own_proc=own_proc)
         pid = syscalls.fork()
         if pid == 0:
             become()

@@ -4,6 +4,7 @@ Owns the parameters and the search for the compiler. The two stages are `compile
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -11,6 +12,7 @@ import msgspec
 from gleaner.actors.reward.carried import Carried
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.sandbox import gpus
 from gleaner.actors.reward.sandbox.port import Limits
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import compilers, params
@@ -48,7 +50,7 @@ class CompiledParams(ProgramParams, frozen=True, forbid_unknown_fields=True, kw_
     block. compile: words of the compiler's command, with {source} and {output} for the names of its files.
     run: those of the program's. source: name of the source's file. reads: folders outside of the system's
     that the compiler reads. compile_s: processor time of one compilation; compile_mb: its memory; output_mb:
-    the largest program."""
+    the largest program. gpu: programs may use the GPUs of their host, and so its kernel driver."""
 
     language: str
     compile: _Words = []
@@ -58,6 +60,7 @@ class CompiledParams(ProgramParams, frozen=True, forbid_unknown_fields=True, kw_
     compile_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     compile_mb: Annotated[int, msgspec.Meta(ge=64, le=2**16)] = 1024
     output_mb: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_MB)] = 16
+    gpu: bool = False
 
 
 class CompiledCodeVerifier(Sandboxed):
@@ -85,16 +88,12 @@ class CompiledCodeVerifier(Sandboxed):
             source=found.source or (known.source if known else ""),
             run=tuple(found.run),
             compiling=self._compiling(),
-            running=Limits(
-                cpu_s=self._run_s,
-                wall_s=2 * self._run_s,
-                memory_bytes=found.memory_mb * MB,
-                file_bytes=FILE_BYTES,
-                result_bytes=RESULT_BYTES,
-            ),
+            running=self._running(),
             program_bytes=found.output_mb * MB,
             test_s=min(found.test_s or self._run_s, self._run_s),
+            environment=gpus.environment() if found.gpu else {},
         )
+        self._has_gpu = found.gpu
         self._stages: CompiledPrograms | None = None
         super().__init__(spec.isolation, [INSIDE])
 
@@ -111,6 +110,20 @@ class CompiledCodeVerifier(Sandboxed):
                 f"{compile_s + (own_s or 2.0):g} or more"
             )
         return own_s if own_s is not None else spec.deadline_s - compile_s
+
+    def _running(self) -> Limits:
+        own = Limits(
+            cpu_s=self._run_s,
+            wall_s=2 * self._run_s,
+            memory_bytes=self._params.memory_mb * MB,
+            file_bytes=FILE_BYTES,
+            result_bytes=RESULT_BYTES,
+        )
+        if not self._params.gpu:
+            return own
+        return replace(
+            own, address_bytes=gpus.ADDRESS_BYTES, processes=gpus.PROCESSES, open_files=gpus.OPEN_FILES
+        )
 
     def _compiling(self) -> Limits:
         found = self._params
@@ -133,6 +146,7 @@ class CompiledCodeVerifier(Sandboxed):
         except NoCompiler as problem:
             raise BadVerifier(f"{self._where}: {problem}") from None
         self.readable = compiler.readable
+        self._find_gpus()
         super().open()
         self._stages = CompiledPrograms(self._work, compiler, self._params.grading, lambda: self.sandbox)
         if self._trial:
@@ -143,6 +157,15 @@ class CompiledCodeVerifier(Sandboxed):
                     f"{self._where}: {compiler.command[0]} compiles nothing inside the sandbox: "
                     f"{tried.status}: {tried.detail}"
                 )
+
+    def _find_gpus(self) -> None:
+        """Have the devices of this host's GPUs, where programs run on them. Raises `BadVerifier`."""
+        self.devices = gpus.devices() if self._has_gpu else ()
+        if self._has_gpu and not self.devices:
+            raise BadVerifier(
+                f"{self._where}: gpu: this host has no GPU (/dev/nvidia0); have its programs run on reward "
+                "hosts that have one (reward.stages.run)"
+            )
 
     def missing(self) -> str:
         """See `NeedsTools`."""
@@ -182,8 +205,10 @@ class CompiledCodeVerifier(Sandboxed):
     def open_stage(self, stage: str) -> None:
         """See `Staged`: a host that runs programs needs no compiler."""
         if stage != RUN:
+            self._has_gpu = False
             self.open()
             return
+        self._find_gpus()
         super().open()
         self._stages = CompiledPrograms(self._work, _NO_COMPILER, self._params.grading, lambda: self.sandbox)
 

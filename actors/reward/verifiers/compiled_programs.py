@@ -5,8 +5,8 @@ is a `CompiledProgram`, which is bytes with their hash. The compiler reads what 
 the sandbox like the program. The expected output stays at this end.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import msgspec
@@ -70,7 +70,7 @@ class CompiledWork:
 
     fences: words behind the fence of a block. prelude: source before each. source: name of its file. run:
     words of the command. compiling, running: limits of the two. program_bytes: the largest program. test_s:
-    processor time of one test.
+    processor time of one test. environment: of the program, beside the usual.
     """
 
     fences: tuple[str, ...]
@@ -81,6 +81,7 @@ class CompiledWork:
     running: Limits
     program_bytes: int
     test_s: float
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 class CompiledPrograms:
@@ -160,6 +161,7 @@ class CompiledPrograms:
             CommandWork(
                 files={PROGRAM: program.content},
                 command=compilers.words(work.run, work.source, PROGRAM),
+                environment=dict(work.environment),
                 inputs=[str(case.given).encode("utf-8", "surrogatepass") for case in cases],
                 test_s=work.test_s,
                 stop=self._grading.whole,

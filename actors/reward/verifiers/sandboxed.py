@@ -6,7 +6,8 @@ from typing import TypeVar
 
 from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
-from gleaner.actors.reward.sandbox.port import Sandbox
+from gleaner.actors.reward.sandbox.port import Isolation, Sandbox
+from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import timed_scoring
 from gleaner.actors.reward.verifiers.timed_scoring import Clock
@@ -17,10 +18,11 @@ _T = TypeVar("_T")
 class Sandboxed:
     """Base of verifiers that have one sandbox. prepare: as for `HostSandbox`.
 
-    readable: more paths that its programs may read.
+    readable: more paths that its programs may read. devices: of GPUs that they may use.
     """
 
     readable: Sequence[str] = ()
+    devices: Sequence[str] = ()
 
     clock: Clock = staticmethod(time.monotonic)
 
@@ -31,7 +33,14 @@ class Sandboxed:
     def open(self) -> None:
         """Start the sandbox. Raises `NoSandbox`, `SandboxFailed`."""
         self.close()
-        sandbox = HostSandbox(detect(self._isolation), self._prepare, readable=self.readable)
+        host = detect(self._isolation)
+        if self.devices and host.isolation is not Isolation.NAMESPACES:
+            host.release()
+            raise SandboxFailed(
+                "programs that use a GPU need a /proc of their own, which only the isolation `namespaces` "
+                f"gives; here: {host.better or 'reward.sandbox.isolation is ' + self._isolation}"
+            )
+        sandbox = HostSandbox(host, self._prepare, readable=self.readable, devices=self.devices)
         sandbox.start()
         self._sandbox = sandbox
 

@@ -21,7 +21,8 @@ from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.sandbox.port import Isolation
 
 TRIALS = str(Path(__file__).with_name("trials.py"))
-MODES = [mode.value for mode in Isolation]
+DEVICES = "devices"
+MODES = [*(mode.value for mode in Isolation), DEVICES]
 SECRET = "the secret of the host"
 
 ALWAYS_REFUSED = {
@@ -129,7 +130,7 @@ def world(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 def needs(mode: str) -> None:
     try:
-        detect(mode)
+        detect(Isolation.NAMESPACES.value if mode == DEVICES else mode)
     except NoSandbox as problem:
         pytest.skip(str(problem))
 

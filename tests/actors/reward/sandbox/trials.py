@@ -2,7 +2,8 @@
 tasks`.
 
 Reads a JSON list of [function, payload, limits]; writes the list of outcomes. MODE "none" calls the function
-in a plain child process instead: the negative control.
+in a plain child process instead: the negative control. MODE "devices" is the sandbox of programs that use a
+GPU.
 """
 
 import json
@@ -15,7 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from gleaner.actors.reward.sandbox.detection import detect
 from gleaner.actors.reward.sandbox.host_end import HostSandbox
-from gleaner.actors.reward.sandbox.port import Limits, Work
+from gleaner.actors.reward.sandbox.port import Isolation, Limits, Work
+
+DEVICES = "devices"
 
 
 def plainly(function: str, payload: bytes) -> dict[str, object]:
@@ -43,7 +46,9 @@ def main() -> None:
     if mode == "none":  # controls may mount and change files, so they get a mount namespace of their own
         json.dump([plainly(function, payload.encode()) for function, payload, _ in tasks], sys.stdout)
         return
-    sandbox = HostSandbox(detect(mode), ["escapes"], path=[str(Path(__file__).parent)])
+    devices = ["/dev/zero"] if mode == DEVICES else []  # what a GPU opens does not depend on the device
+    host = detect(Isolation.NAMESPACES.value if mode == DEVICES else mode)
+    sandbox = HostSandbox(host, ["escapes"], path=[str(Path(__file__).parent)], devices=devices)
     found = []
     for function, payload, limits in tasks:
         work = Work(function=f"escapes:{function}", payload=payload.encode(), limits=Limits(**limits))
