@@ -6,6 +6,7 @@ knows no setting by name: everything is derived from the types in `gleaner.confi
 
 import difflib
 import math
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from typing import get_args, get_origin
@@ -59,6 +60,7 @@ def fits(value: object, kind: object) -> bool:
 def suggestion(key: str, root: SectionType) -> str:
     """For an unknown key: the closest known one, or the list of the keys beside it."""
     known = list(known_keys(root))
+    key = re.sub(r"\[\d+\]", "", key)  # of which section in a list
     section, _, leaf = key.rpartition(".")
     sections = sorted({name.rpartition(".")[0] for name in known})
     beside = [name for name in known if name.rpartition(".")[0] == section] or sections
@@ -96,7 +98,7 @@ def field_type(root: SectionType, parts: Sequence[str]) -> object | None:
 @cache  # of as many as there are sections
 def fields_of(section: SectionType) -> Mapping[str, object]:
     """Name to type of a section's settings."""
-    return {field.name: field.type for field in msgspec.structs.fields(section)}
+    return {field.encode_name: field.type for field in msgspec.structs.fields(section)}
 
 
 def as_section(kind: object) -> SectionType | None:

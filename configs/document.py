@@ -50,7 +50,7 @@ def _sections(section: check.SectionType, prefix: str, *, repeated: bool = False
         inner = check.as_section(field.type)
         if inner is None:
             value = _PATTERN.sub(r"matches `\1`", _cell(check.expectation(field.type)))
-            cells = (f"`{field.name}`", value, f"`{_default(field)}`")
+            cells = (f"`{field.encode_name}`", value, f"`{_default(field)}`")
             rows.append(f"| {' | '.join(cells)} | {_cell(texts[field.name])} |")
     if rows:
         name = f"[[{prefix}]]" if repeated else f"[{prefix}]"

@@ -22,6 +22,7 @@ from gleaner.actors.reward.text_tasks import SCORER, text_tasks
 from gleaner.actors.reward_service.asking import Scoring
 from gleaner.actors.reward_service.service import RewardService
 from gleaner.configs.schema import Config, Jobs
+from gleaner.nodeagent import reward_discovery
 from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot_run
 from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
@@ -54,11 +55,13 @@ async def run_reward_service(options: RewardServiceOptions, stop: Shutdown, serv
     services.prepare(state_dir)
     lock = services.hold(state_dir)
     stop.at_once(lock.release)
+    stop.at_once(reward_discovery.withdraw)
     try:
         services.open_log(options.location)
         await _try_worker(options.config, services)
         return await _serve(options, stop, services)
     finally:
+        reward_discovery.withdraw()
         lock.release()
 
 
@@ -147,6 +150,7 @@ class _Announced:
     async def start(self) -> str:
         url = await self._entry.start()
         self._urls[:] = [url]
+        reward_discovery.publish(url)
         self._announce(url)
         return url
 

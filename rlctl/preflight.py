@@ -76,6 +76,13 @@ def _settings(config: Config) -> Iterator[str]:
             yield f"loggers.{package}: the package is not installed; pip install 'gleaner[loggers]'"
     from gleaner.actors.reward.stages import Pipelines  # plans, and so numpy
 
+    if config.reward.share.with_:
+        from gleaner.nodeagent.reward_discovery import NoService, require_tasks
+
+        try:
+            require_tasks(config)
+        except NoService as problem:
+            yield str(problem)
     if unstaffed := Pipelines(config.task, config.reward).problem():
         yield unstaffed
     if config.model.path:
@@ -88,6 +95,8 @@ def _settings(config: Config) -> Iterator[str]:
 def _rewards(config: Config) -> Iterator[str]:
     """User functions that cannot be imported, services without their key or rubric, compilers that are not
     here."""
+    if config.reward.share.with_:  # they are the service's
+        return
     for spec in _opened(config):
         try:
             verifier = make(spec)

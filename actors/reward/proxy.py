@@ -73,7 +73,7 @@ MOST_ITEMS = 2**16
 def settings_of_task(settings: RewardSettings) -> dict[str, object]:
     """The settings for a worker, as plain values."""
     return {
-        "job": {"seed": settings.job.seed},
+        "job": {"seed": settings.job.seed, "name": settings.job.name},
         "task": msgspec.to_builtins(settings.task),
         "reward": msgspec.to_builtins(settings.reward),
     }

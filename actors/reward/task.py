@@ -87,6 +87,11 @@ def own_params(name: str, config: Config) -> dict[str, object]:
 
 def verifier_of(settings: Settings, config: Config) -> Verifier:
     """The verifier that a task's settings name. Raises `BadTask`."""
+    share = config.reward.share
+    if share.with_:
+        from gleaner.actors.reward.verifiers.shared_service import SharedVerifier  # HTTP
+
+        return SharedVerifier(settings.name, share, share.job or config.job.name)
     try:
         return make(spec_of(settings, config))
     except BadVerifier as problem:

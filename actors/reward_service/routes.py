@@ -74,6 +74,16 @@ async def slime(desk: ServiceContext, request: web.Request) -> web.StreamRespons
     return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
 
 
+async def gleaner(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    body = await read_body(request, wires.GleanerBody)
+    (scored,) = await _scored(desk, request, body.task, [wires.of_gleaner(body)])
+    return json(wires.to_verl(scored))
+
+
+async def tasks(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    return json(wires.TasksAnswer(tasks=desk.tasks.names))
+
+
 async def openrlhf(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
     query = read_query(request, wires.TaskQuery)
     items = wires.of_openrlhf(await read_body(request, wires.OpenRlhfBody))
@@ -211,6 +221,10 @@ def _batch(request: web.Request, own: str = "") -> str:
 
 WIRES = (
     ServiceRoute(
+        "POST", "/score", gleaner, "Gleaner: the verdict of a job's response.", wires.GleanerBody,
+        answer=wires.ScoreAnswer,
+    ),
+    ServiceRoute(
         "POST", "/rm", slime, "slime: the score of a sample.", wires.SlimeBody, wires.SlimeQuery,
         wires.ScoreAnswer,
     ),
@@ -238,6 +252,7 @@ WIRES = (
         "POST", "/run_code", run_code, "SandboxFusion: run a program in a sandbox.",
         sandbox_fusion.RunCodeBody, answer=sandbox_fusion.RunCodeAnswer,
     ),
+    ServiceRoute("GET", "/tasks", tasks, "The tasks of the settings.", answer=wires.TasksAnswer),
     ServiceRoute("GET", "/health", health, "Whether the service is up.", kind="open"),
     ServiceRoute(
         "GET", "/state", state, "Workers, and the jobs that share them.", answer=RewardState, kind="control"

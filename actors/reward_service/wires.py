@@ -11,8 +11,14 @@ import msgspec
 
 from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward_service.asking import Scored
-from gleaner.actors.reward_service.given_problems import entry_of, entry_of_row, response_of
+from gleaner.actors.reward_service.asking import Scored, TooLong
+from gleaner.actors.reward_service.given_problems import (
+    MAX_ENTRY_BYTES,
+    entry_of,
+    entry_of_row,
+    packed,
+    response_of,
+)
 
 MAX_ITEMS = 1024
 """Of one request."""
@@ -44,12 +50,26 @@ class SlimeBody(msgspec.Struct, kw_only=True):
     info: dict[str, Any] | None = None
 
 
+class TasksAnswer(msgspec.Struct, kw_only=True):
+    """The tasks of the settings, by name."""
+
+    tasks: list[str]
+
+
 class ScoreAnswer(msgspec.Struct, kw_only=True):
     """score: of the response. status: "ok", or what its program did ("timeout", "crashed", ...)."""
 
     score: float
     status: str
     detail: str = ""
+
+
+class GleanerBody(msgspec.Struct, kw_only=True):
+    """A response of a job of Gleaner. task: of the settings. problem: as the job's data has it."""
+
+    task: str
+    problem: Entry
+    response: str
 
 
 class OpenRlhfBody(msgspec.Struct, kw_only=True):
@@ -125,6 +145,14 @@ def of_slime(body: SlimeBody) -> Item:
     """Raises BadAsk, TooLong."""
     response = response_of(body.response, "response")
     return entry_of(body.prompt, body.label, body.info), response
+
+
+def of_gleaner(body: GleanerBody) -> Item:
+    """Raises TooLong."""
+    size_bytes = len(packed(body.problem))
+    if size_bytes > MAX_ENTRY_BYTES:
+        raise TooLong("problem", size_bytes, MAX_ENTRY_BYTES)
+    return body.problem, response_of(body.response, "response")
 
 
 def to_slime(scored: Scored, form: str) -> float | ScoreAnswer:

@@ -18,6 +18,8 @@ from gleaner.configs.sections.values import (
 
 URL = r"^(https?://[^/\s@]+(/\S*)?)?\Z"
 """A URL without user and password, or nothing."""
+SERVICE = r"^(cluster|https?://[^/\s@]+)?\Z"
+"""A reward service, or nothing."""
 JOB_NAME = r"^([A-Za-z0-9][A-Za-z0-9._-]{0,63})?\Z"
 """Name of a job, or nothing."""
 VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
@@ -240,6 +242,25 @@ class Jobs(Section, frozen=True, kw_only=True):
     """For how long such a job is refused."""
 
 
+class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):
+    """A reward service that scores this job's responses, beside those of other jobs
+    (docs/rewards.md#many-jobs). The job's own workers then only make texts of tokens; verifiers, sandboxes
+    and judges are the service's, whose settings have the same tasks."""
+
+    with_: Annotated[str, Meta(pattern=SERVICE)] = ""
+    """`cluster`: the service that runs on the host where the job is started, or that the variable
+    GLEANER_REWARD_SERVICE names; or its URL, `http://HOST:8900`. "" = none: the job scores by itself."""
+    job: Annotated[str, Meta(pattern=JOB_NAME)] = ""
+    """Name of this job there; "" = `job.name`."""
+    key_env: Annotated[str, Meta(pattern=VARIABLE)] = ""
+    """Name of a variable in the environment of the job's head that holds an API key of the service."""
+    deadline_s: Positive = 600.0
+    """Time for one verdict, on the clock, with the waits in the service's queue; then it is asked for again.
+    """
+    max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 64
+    """Calls of one reward worker at a time."""
+
+
 class StageWorkers(Section, frozen=True, kw_only=True):
     """The workers of one stage."""
 
@@ -305,6 +326,7 @@ class Reward(Section, frozen=True, kw_only=True):
     timeouts: Timeouts = Timeouts()
     jobs: Jobs = Jobs()
     stages: Stages = Stages()
+    share: Share = Share()
 
     @property
     def worker_s(self) -> float:
@@ -315,13 +337,15 @@ class Reward(Section, frozen=True, kw_only=True):
     @property
     def own_s(self) -> float:
         """The same for the verifier alone, where a judge beside it has workers of its own."""
+        if self.share.with_:
+            return 2 * self.share.deadline_s
         http_s = self.http.deadline_s if self.http.url else 0.0
         return 4 * max(self.deadline_s, self.function.deadline_s, http_s)
 
     @property
     def judge_s(self) -> float:
-        """The same for a judge; 0 without one."""
-        return 4 * self.judge.deadline_s if self.judge.url else 0.0
+        """The same for a judge; 0 without one, and where a service has it."""
+        return 4 * self.judge.deadline_s if self.judge.url and not self.share.with_ else 0.0
 
     @property
     def verdict_s(self) -> float:
@@ -340,7 +364,12 @@ class Reward(Section, frozen=True, kw_only=True):
                 f"timeouts.max_s: expected at most reward.deadline_s ({self.deadline_s:g}), which is of all "
                 f"tests of a program, got {self.timeouts.max_s:g}: raise deadline_s"
             )
-        if self.judge.url:
+        if self.share.with_ and self.stages.separate:
+            raise ValueError(
+                "stages.separate: expected false where share.with names a service: its settings divide the "
+                "work, got true"
+            )
+        if self.judge.url and not self.share.with_:
             self._check_parts(self.judge, self.judge.workers or self.workers)
 
     @staticmethod

@@ -12,6 +12,7 @@ from gleaner.actors.reward.source import BadTask
 from gleaner.actors.training.history import HistoryError
 from gleaner.configs.load import ConfigError, load, presets
 from gleaner.configs.schema import Config
+from gleaner.nodeagent.reward_discovery import NoService, resolved
 from gleaner.rlctl import models, preflight, report, runs
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
@@ -146,9 +147,11 @@ def settings(args: argparse.Namespace) -> Config:
     short = {"job.seed": args.seed, "fleet.trace": args.trace, "job.name": args.name}
     sets = [*args.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
     try:
-        return load(args.config, sets)
+        return resolved(load(args.config, sets))
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
+    except NoService as problem:
+        raise usage(str(problem)) from problem
 
 
 def cluster_of(args: argparse.Namespace) -> ExternalCluster | None:

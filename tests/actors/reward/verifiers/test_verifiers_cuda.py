@@ -108,4 +108,3 @@ def test_kernel_is_compiled_by_one_worker_and_run_by_another() -> None:
         runs.close()
     assert isinstance(found, Judgement)
     assert (found.score, found.status) == (1.0, "ok")
-
