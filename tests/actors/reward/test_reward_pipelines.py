@@ -1,121 +1,39 @@
 """Pipelines on real workers: a program is compiled on one host and run on another."""
 
 import asyncio
+import random
 import shutil
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from functools import partial
+import sys
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
-import msgspec
+import psutil
 import pytest
+from pipeline_hosts import HOST, Hosts, settings, source
 
-from gleaner.actors.names import REWARD
-from gleaner.actors.protocol.reward import RewardState, RewardStatus, ScoreText, Verdict
+from gleaner.actors.names import PLANNER, REWARD
+from gleaner.actors.protocol.reward import Verdict
 from gleaner.actors.reward.blobs import BlobFolder, NoBlob
-from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits, settings_of_task
-from gleaner.actors.reward.scoring import WorkerSpec
-from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
-from gleaner.actors.reward.stages import Pipelines
-from gleaner.actors.reward.text_tasks import SCORER
-from gleaner.actors.reward.worker_process import WorkerProcess
-from gleaner.configs.load import from_tree
 from gleaner.supervisor.testing import TestSystem
+
+sys.path.insert(0, str(Path(__file__).parent / "verifiers"))
+
+from judge_services import grades
+from reward_services import Service, service
 
 if shutil.which("gcc") is None:
     pytest.skip("gcc is not installed here (apt install gcc libc6-dev)", allow_module_level=True)
 
-CONFIG = from_tree(
-    {
-        "task": [
-            {
-                "name": "doubles",
-                "data": "none.jsonl",
-                "verifier": "code",
-                "params": {"language": "c", "compile_s": 4.0, "deadline_s": 1.0},
-            }
-        ],
-        "reward": {
-            "deadline_s": 8.0,
-            "journal_above_s": 0.0,
-            "stages": {"separate": True, "run": {"workers": 0}, "compile": {"host_workers": 0}},
-        },
-    },
-    "test",
-)
-DOUBLES = Entry(question="?", tests=tuple({"input": f"{n}\n", "output": f"{2 * n}"} for n in range(2)))
-HEAD = "#include <stdio.h>\n"
-MAIN = 'int main(void) { int n; scanf("%d", &n); printf("%d\\n", 2 * n + ADD); return 0; }'
-LARGE = "static const char zeros[200000] = {1}; const char *volatile kept = zeros;\n"
-"""What makes a program too large to travel with its item."""
-
-
-@dataclass
-class Hosts:
-    """The proxy's host compiles, the other one runs. `files`: where each has its blobs."""
-
-    near: TestSystem
-    far: TestSystem
-    files: Path
-
-    def start_proxy(self) -> None:
-        blobs = partial(self._blobs, "near")
-        self.near.spawn(
-            REWARD, lambda: RewardProxy(SETTINGS, "", WorkerProcess.start, SPEC, make_blobs=blobs)
-        )
-
-    def start_host(self) -> None:
-        workers = Pipelines(CONFIG.task, CONFIG.reward).host_workers(1)
-        pools = StagePools(
-            workers,
-            SPEC,
-            WorkerProcess.start,
-            pool_limits(CONFIG.reward),
-            staged=True,
-            make_blobs=partial(self._blobs, "far"),
-        )
-        self.far.spawn("far/reward", lambda: RewardHost(pools, 60.0))
-
-    def _blobs(self, name: str) -> BlobFolder:
-        (self.files / name).mkdir(exist_ok=True)
-        return BlobFolder(self.files / name)
-
-    def blobs(self, name: str) -> set[str]:
-        """The blobs of a host."""
-        return {path.name for path in (self.files / name).iterdir()}
-
-    async def score(self, name: str, source: str) -> Verdict:
-        ask = ScoreText(
-            request=name,
-            task="doubles",
-            entry=msgspec.json.encode(DOUBLES),
-            response=f"```c\n{source}\n```",
-            batch="step-1",
-        )
-        return await self.near.ask(REWARD, ask, Verdict, deadline_s=60.0)
-
-    async def state(self) -> RewardState:
-        return await self.near.ask(REWARD, RewardStatus(), RewardState, deadline_s=60.0)
-
-
-SETTINGS = RewardSettings.of(CONFIG)
-SPEC = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(SETTINGS)})
+CONFIG = settings({"run": {"workers": 0}, "compile": {"host_workers": 0}})
 
 
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncIterator[Hosts]:
     async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
-        made = Hosts(near, far, tmp_path)
+        made = Hosts(near, far, tmp_path, CONFIG)
         made.start_proxy()
         made.start_host()
         yield made
-
-
-def source(add: int = 0, large: bool = False) -> str:
-    return HEAD + (LARGE if large else "") + MAIN.replace("ADD", str(add))
 
 
 async def test_program_is_compiled_on_one_host_and_run_on_another(hosts: Hosts) -> None:
@@ -150,21 +68,25 @@ async def test_program_whose_blob_is_gone_is_compiled_again(hosts: Hosts) -> Non
     assert (await hosts.score("first", source(large=True))).score == 1.0
 
 
+async def scored(hosts: Hosts, name: str, program: str) -> Verdict:
+    """As the manager has it: asked for again, whatever happened."""
+    while True:
+        try:
+            verdict = await hosts.score(name, program)
+        except Exception:  # noqa: BLE001 (any failure of the tier)
+            await asyncio.sleep(0.05)
+            continue
+        if verdict.score is not None:
+            return verdict
+
+
 async def test_verdict_survives_the_death_of_proxy_and_host(hosts: Hosts) -> None:
     """At any instant of an item's stages: each request has its verdict, and the right one."""
     asked = {f"r{n}": source(add=n % 2, large=n % 3 == 0) for n in range(12)}
-
-    async def scored(name: str) -> Verdict:
-        while True:
-            try:
-                return await hosts.score(name, asked[name])
-            except Exception:  # noqa: BLE001 (the manager asks again, whatever happened)
-                await asyncio.sleep(0.05)
-
-    under_way = [asyncio.create_task(scored(name)) for name in asked]
+    under_way = [asyncio.create_task(scored(hosts, name, one)) for name, one in asked.items()]
     for _ in range(3):
         await asyncio.sleep(0.7)
-        hosts.far.kill("far/reward")
+        hosts.far.kill(HOST)
         hosts.start_host()
         await asyncio.sleep(0.7)
         hosts.near.kill(REWARD)
@@ -172,6 +94,51 @@ async def test_verdict_survives_the_death_of_proxy_and_host(hosts: Hosts) -> Non
     async with asyncio.timeout(120.0):
         verdicts = await asyncio.gather(*under_way)
     assert [verdict.score for verdict in verdicts] == [1.0 - n % 2 for n in range(12)]
+
+
+@pytest.fixture
+def judge() -> Iterator[Service]:
+    with service() as found:
+        found.answers[:] = [grades(10)]
+        yield found
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("seed", range(3))
+async def test_each_request_has_one_verdict_when_all_parts_of_three_stages_die(
+    tmp_path: Path, judge: Service, seed: int
+) -> None:
+    """Proxy, host, planner and workers are killed at 20 instants. What passes its tests is judged."""
+    rng = random.Random(seed)
+    config = settings({}, judge.url.replace("/score", "/v1"), "distrs")
+    asked = {f"r{n}": (source(add=n % 2, large=n % 3 == 0), 1.0 - n % 2) for n in range(60)}
+    async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
+        hosts = Hosts(near, far, tmp_path, config)
+        hosts.start_planner()
+        hosts.start_proxy()
+        hosts.start_host()
+        under_way = [asyncio.create_task(scored(hosts, name, one)) for name, (one, _) in asked.items()]
+        for _ in range(20):
+            await asyncio.sleep(rng.uniform(0.1, 1.0))
+            part = rng.choice((REWARD, HOST, PLANNER, "worker"))
+            if part == "worker":
+                workers = [
+                    one for one in psutil.Process().children() if "reward.worker" in str(one.cmdline())
+                ]
+                if workers:
+                    rng.choice(workers).kill()
+            elif part == HOST:
+                far.kill(HOST)
+                hosts.start_host()
+            else:
+                near.kill(part)
+                (hosts.start_proxy if part == REWARD else hosts.start_planner)()
+        async with asyncio.timeout(300.0):
+            verdicts = await asyncio.gather(*under_way)
+        assert {verdict.request: verdict.score for verdict in verdicts} == {
+            name: score for name, (_, score) in asked.items()
+        }
 
 
 def test_blobs_are_bounded_and_damage_is_detected(tmp_path: Path) -> None:
