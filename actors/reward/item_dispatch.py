@@ -252,7 +252,10 @@ class ItemDispatch:
         for stage in self.stages:
             while self.items.waiting_in(stage) and (host := self.hosts.choose(stage)) is not None:
                 jobs = self.jobs.next_of(
-                    self.items.jobs_waiting_in(stage), self.hosts.workers(stage), self.hosts.ahead(stage)
+                    stage,
+                    self.items.jobs_waiting_in(stage),
+                    self.hosts.workers(stage),
+                    self.hosts.ahead(stage),
                 )
                 item = self.items.next(stage, jobs, self.batches.complete_s)
                 if item is None:

@@ -139,7 +139,7 @@ class WorkerScaling:
     def _stage(self, stage: Stage) -> StagePlanned:
         hosts, items = self._dispatch.hosts, self._dispatch.items
         able = [host for host in hosts if not host.barred]
-        most = sum(host.most.get(stage.name, 0) for host in able)
+        most = self._dispatch.jobs.most_workers(sum(host.most.get(stage.name, 0) for host in able))
         return StagePlanned(
             name=stage.name,
             cost=stage.cost,

@@ -228,7 +228,7 @@ class Jobs(Section, frozen=True, kw_only=True):
     max_queued: Annotated[int, Meta(ge=0, le=2**16)] = 0
     """Items of one job that may wait; more are answered 429. 0: as many as `reward.max_queue`."""
     max_workers: Annotated[int, Meta(ge=0, le=4096)] = 0
-    """Workers that may have items of one job at a time. 0: all."""
+    """Workers of a stage that may have items of one job at a time; no more are planned for it. 0: all."""
     weights: dict[str, Positive] = {}
     """Weight of a job in the shares of the workers, by its name; 1 for the others. A job with waiting items
     has at least its share."""

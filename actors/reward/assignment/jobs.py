@@ -35,7 +35,7 @@ class JobLimits:
 
     Args:
         max_queued: items that may wait.
-        max_workers: workers that may have items of it at a time.
+        max_workers: workers of a stage that may have items of it at a time.
         weights: of its share, by job; 1 for the others.
         losses: items that may be lost with their workers within `losses_within_s`.
         sick_s: for how long it is refused then.
@@ -56,7 +56,7 @@ class RewardJob:
     Args:
         name: of the job.
         weight: of its share.
-        queued, running: open items, without and with a worker.
+        queued, running: open items, without and with a worker; by_stage: the latter by stage.
         scored: items that got a verdict from a worker.
         worker_s: seconds of workers that these took, by stage.
         lost: items that ended the workers of all their tries.
@@ -69,12 +69,18 @@ class RewardJob:
     weight: float = 1.0
     queued: int = 0
     running: int = 0
+    by_stage: dict[str, int] = field(default_factory=dict)
     scored: int = 0
     worker_s: dict[str, float] = field(default_factory=dict)
     lost: int = 0
     refused: int = 0
     sick_until_s: float = 0.0
     losses_s: deque[float] = field(default_factory=deque)
+
+    def placed(self, stage: str, more: int) -> None:
+        """So many more items have workers of this stage, or fewer."""
+        self.running += more
+        self.by_stage[stage] = self.by_stage.get(stage, 0) + more
 
 
 class RewardJobs:
@@ -114,17 +120,26 @@ class RewardJobs:
             job.refused += 1
             raise TooMany(f"{job.queued} items of job {name} wait for a reward worker, at most {most} may")
 
-    def next_of(self, waiting: Iterable[str], workers: int, ahead: int) -> list[str]:
+    def most_workers(self, workers: int) -> int:
+        """Of so many workers of a stage, how many the quotas of the jobs with open items let work."""
+        most = self._limits.max_workers
+        active = sum(1 for job in self._jobs.values() if job.queued or job.running)
+        return min(workers, most * active) if most and active else workers
+
+    def next_of(self, stage: str, waiting: Iterable[str], workers: int, ahead: int) -> list[str]:
         """The jobs of which one may have the next item. waiting: those with waiting items of a stage, whose
         `workers` take `ahead` items each."""
         most = self._limits.max_workers * ahead
-        able = [job for name in waiting if (job := self._jobs[name]).running < most or not most]
+        able = [
+            job for name in waiting if (job := self._jobs[name]).by_stage.get(stage, 0) < most or not most
+        ]
         if len(able) < 2:
             return [job.name for job in able]
         weights = sum(job.weight for job in self._jobs.values() if job.queued or job.running)
         share = workers * ahead / weights
-        low = min(able, key=lambda job: job.running / job.weight)
-        return [low.name] if low.running < share * low.weight else [job.name for job in able]
+        low = min(able, key=lambda job: job.by_stage.get(stage, 0) / job.weight)
+        has = low.by_stage.get(stage, 0)
+        return [low.name] if has < share * low.weight else [job.name for job in able]
 
     def worked(self, name: str, stage: str, took_s: float) -> None:
         """A worker of a stage has done an item of a job."""

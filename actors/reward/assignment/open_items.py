@@ -143,7 +143,7 @@ class OpenItems:
     def place(self, item: RewardItem, host: str, now_s: float) -> None:
         """A waiting item runs on this host."""
         self._waits_no_longer(item)
-        self._jobs.get(item.job).running += 1
+        self._jobs.get(item.job).placed(item.stage, 1)
         item.host, item.began_s = host, now_s
         self._running.setdefault(host, {})[item.id] = item
 
@@ -215,7 +215,7 @@ class OpenItems:
         del held[item.id]
         if not held:
             del self._running[item.host]
-        self._jobs.get(item.job).running -= 1
+        self._jobs.get(item.job).placed(item.stage, -1)
         item.host = NOWHERE
 
     def _close(self, item: RewardItem) -> None:

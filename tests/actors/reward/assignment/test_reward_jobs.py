@@ -175,7 +175,7 @@ def test_job_is_known_though_all_others_have_open_items(monkeypatch: pytest.Monk
     known = RewardJobs()
     for name in ("a", "b", "c"):
         known.get(name).queued = 1
-    assert known.next_of(["a", "b", "c"], 3, 1) == ["a"]
+    assert known.next_of("score", ["a", "b", "c"], 3, 1) == ["a"]
 
 
 async def test_item_that_is_tried_elsewhere_is_not_lost() -> None:
@@ -226,3 +226,26 @@ def _work_is_conserved(dispatch: ItemDispatch, host: Workers, max_workers: int) 
         may_run = [one for one in dispatch.jobs if one.queued and running[one.name] < (max_workers or 3)]
         assert not may_run
     assert {one.name: one.running for one in dispatch.jobs if one.running} == dict(running)
+
+
+def test_share_of_a_job_is_of_each_stage() -> None:
+    """What it has in one stage is not held against it in another."""
+    known = RewardJobs(JobLimits(max_workers=2))
+    for name, compiles, runs in (("a", 0, 2), ("b", 1, 0)):
+        job = known.get(name)
+        job.queued = 1
+        job.placed("compile", compiles)
+        job.placed("run", runs)
+    assert known.next_of("compile", ["a", "b"], 3, 1) == ["a"]
+    assert known.next_of("run", ["a", "b"], 4, 1) == ["b"], "a has its quota there"
+    assert {job.name: job.running for job in known} == {"a": 2, "b": 1}
+
+
+def test_no_more_workers_are_planned_than_the_quotas_let_work() -> None:
+    known = RewardJobs(JobLimits(max_workers=3))
+    assert known.most_workers(100) == 100, "nothing is known of the jobs that come"
+    for name in ("a", "b", "idle"):
+        known.get(name).queued = int(name != "idle")
+    assert known.most_workers(100) == 6
+    assert known.most_workers(4) == 4
+    assert RewardJobs().most_workers(100) == 100
