@@ -215,7 +215,6 @@ class RealAdapterFactory:
 
     def blobs(self, directory: Path) -> BlobFolder:
         """See `AdapterFactory`."""
-        directory.mkdir(parents=True, exist_ok=True)
         return BlobFolder(directory)
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:

@@ -86,13 +86,12 @@ class NodeAgent(Actor):
         self._departure = Departure(
             self.ctx,
             self._role,
-            self._orders,
             connected=lambda: self._connected,
             job=lambda: self._children.job,
             become=self._become,
             go=self._go_once,
         )
-        self._departure.resume()
+        self._departure.resume(self._orders)
         self.ctx.background(self._keep_in_touch(), "hellos")
         self.ctx.background(self._run(), "job")
 

@@ -55,7 +55,6 @@ class Departure:
 
     Args:
         role: of the host.
-        orders: what the host was ordered so far.
         connected: whether the head answered the last hello.
         job: the job whose part runs here, if any.
         become: takes the host's state from now on, up or draining.
@@ -66,14 +65,13 @@ class Departure:
         self,
         ctx: Context,
         role: str,
-        orders: Orders,
         *,
         connected: Callable[[], bool],
         job: Callable[[], JobSpec | None],
         become: Callable[[str], None],
         go: Callable[[], None],
     ) -> None:
-        self._ctx, self._role, self._orders = ctx, role, orders
+        self._ctx, self._role, self._orders = ctx, role, Orders()
         self._owner, own = OWNERS.get(role, OWNERS["preemptible"])
         self._instance = f"{ctx.node}/{own}"
         self._connected, self._job, self._become, self._go = connected, job, become, go
@@ -81,9 +79,10 @@ class Departure:
         self._task: asyncio.Task[None] | None = None
         self._events: HostEvents | None = None
 
-    def resume(self) -> None:
-        """Continue with what the host was ordered in an earlier life of its node agent."""
-        orders = self._orders
+    def resume(self, orders: Orders) -> None:
+        """Continue with what the host was ordered in an earlier life of its node agent, and note there what
+        comes."""
+        self._orders = orders
         if orders.goes:
             self._go()
         elif orders.final or orders.kind == "notice":

@@ -110,30 +110,22 @@ def reward_planner(place: ProcessContext) -> TreeSpec:
 def reward_host(place: ProcessContext) -> TreeSpec:
     """The workers of a reward host; the proxy is elsewhere."""
     from gleaner.actors.reward.host import RewardHost
-    from gleaner.actors.reward.proxy import pool_limits, worker_spec
+    from gleaner.actors.reward.proxy import worker_spec
     from gleaner.actors.reward.settings import RewardSettings
-    from gleaner.actors.reward.stage_pools import StagePools
+    from gleaner.actors.reward.stage_pools import StageLimits, StagePools
     from gleaner.actors.reward.stages import Pipelines
 
     settings = RewardSettings.of(place.config)
     pipelines = Pipelines(settings.task, settings.reward)
-    limits, staged = pool_limits(settings.reward), settings.reward.stages.separate
+    limits = StageLimits.of(
+        settings.reward, pipelines, pipelines.host_workers(place.adapters.inventory().cores)
+    )
     spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
+    blobs = partial(place.adapters.blobs, places.blob_dir(place.job, place.node))
     return one_for_one(
         child(
             f"{place.node}/reward",
-            lambda: RewardHost(
-                StagePools(
-                    pipelines.host_workers(place.adapters.inventory().cores),
-                    spec,
-                    start_worker,
-                    limits,
-                    limits_s={stage.name: stage.timeout_s for stage in pipelines.stages},
-                    staged=staged,
-                    make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
-                ),
-                settings.reward.verdict_s,
-            ),
+            lambda: RewardHost(StagePools(limits, spec, start_worker, blobs)),
             shutdown_s=STOP_S,
         ),
         name="reward-host",

@@ -48,13 +48,14 @@ class BlobFolder:
     """A `Blobs` in a folder, which the processes of a host share. Each writes under a name of its own first.
 
     Args:
-        directory: the folder, which exists; None: a new one, that `close` removes.
+        directory: the folder, made where it is missing; None: a new one, that `close` removes.
         most_bytes: of all blobs.
     """
 
     def __init__(self, directory: str | Path | None = None, most_bytes: int = MOST_BYTES) -> None:
         self._own = directory is None
         self.directory = Path(directory or tempfile.mkdtemp(prefix="gleaner-blobs-"))
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._most_bytes = most_bytes
 
     def has(self, digest: str) -> bool:

@@ -43,11 +43,10 @@ class RewardHost(Actor):
 
     Args:
         pools: not started yet; the actor's own.
-        verdict_s: deadline of one verdict, with everything that may happen to workers.
     """
 
-    def __init__(self, pools: StagePools, verdict_s: float) -> None:
-        self._pools, self._verdict_s = pools, verdict_s
+    def __init__(self, pools: StagePools) -> None:
+        self._pools = pools
         self._epoch = ""
         self._running: dict[str, asyncio.Task[None]] = {}
         self._results: dict[str, ItemResult] = {}  # bounded by the credit that the proxy gives
@@ -180,9 +179,7 @@ class RewardHost(Actor):
     async def _verdict(self, item: ItemToScore) -> tuple[Verdict, float]:
         fetch = partial(self._blobs.fetch, item.made_on)
         try:
-            return await self._pools.verdict(
-                self.ctx, item.stage, item.work, item.carried, self._verdict_s, fetch
-            )
+            return await self._pools.verdict(self.ctx, item.stage, item.work, item.carried, fetch)
         except PoolFailed as problem:
             self.ctx.crash(problem)  # its supervisor starts another pool, or gives up with the error
             raise

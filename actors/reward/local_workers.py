@@ -17,7 +17,6 @@ class LocalWorkers:
     Args:
         name: of the host.
         pools: its workers.
-        verdict_s: deadline of one verdict, with everything that may happen to workers.
         blobs: fetches those of other hosts.
         failed: called when a pool has ended; no item is scored any more.
     """
@@ -27,12 +26,11 @@ class LocalWorkers:
         ctx: Context,
         name: str,
         pools: StagePools,
-        verdict_s: float,
         dispatch: ItemDispatch,
         blobs: BlobTransfer,
         failed: Callable[[PoolFailed], None],
     ) -> None:
-        self._ctx, self._name, self._pools, self._verdict_s = ctx, name, pools, verdict_s
+        self._ctx, self._name, self._pools = ctx, name, pools
         self._dispatch, self._blobs, self._failed = dispatch, blobs, failed
 
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
@@ -50,9 +48,7 @@ class LocalWorkers:
     async def _score(self, stage: str, item: RewardItem, attempt: int) -> None:
         fetch = partial(self._blobs.fetch, "" if item.made_on == self._name else item.made_on)
         try:
-            verdict, took_s = await self._pools.verdict(
-                self._ctx, stage, item.work, item.carried, self._verdict_s, fetch
-            )
+            verdict, took_s = await self._pools.verdict(self._ctx, stage, item.work, item.carried, fetch)
         except PoolFailed as problem:
             self._failed(problem)
             return

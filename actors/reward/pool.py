@@ -33,6 +33,7 @@ from gleaner.actors.reward.scoring import (
 )
 from gleaner.actors.reward.scoring_queue import ScoringItem, ScoringQueue, Verdict
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OURS, PASSED, VERIFIER_FAILED
+from gleaner.configs.schema import Reward
 from gleaner.supervisor import Intensity, Overloaded
 
 LONGEST_BACKOFF_S = 5.0
@@ -124,6 +125,16 @@ class PoolLimits:
     def __post_init__(self) -> None:
         if min(self.workers, self.attempts, self.max_queue) < 1 or self.deadline_s <= 0:
             raise ValueError("workers, attempts and max_queue must be at least 1, deadline_s above 0")
+
+
+def pool_limits(reward: Reward) -> PoolLimits:
+    """The limits of the workers of one host."""
+    return PoolLimits(
+        workers=reward.workers,
+        deadline_s=reward.worker_s,
+        attempts=reward.attempts,
+        max_queue=reward.max_queue,
+    )
 
 
 class WorkerPool:

@@ -35,7 +35,6 @@ from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.jobs import JobLimits, JobSick, TooMany
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.blob_transfer import BlobTransfer
-from gleaner.actors.reward.blobs import BlobFolder
 from gleaner.actors.reward.host_offers import HostOffers
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import RewardJournal
@@ -43,17 +42,16 @@ from gleaner.actors.reward.learnt_limits import LearntLimits
 from gleaner.actors.reward.local_services import WORKERS, ServedProblems, ServedPrograms
 from gleaner.actors.reward.local_workers import LocalWorkers
 from gleaner.actors.reward.planning.choice import STATIC
-from gleaner.actors.reward.pool import PoolFailed, PoolLimits
+from gleaner.actors.reward.pool import PoolFailed
 from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import MakeBlobs, StagePools
+from gleaner.actors.reward.stage_pools import MakeBlobs, StageLimits, StagePools
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.status import state_of
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
 from gleaner.actors.reward.verdicts import OURS
-from gleaner.configs.schema import Reward
 from gleaner.supervisor import (
     Actor,
     Crashed,
@@ -85,16 +83,6 @@ def worker_spec(settings: RewardSettings, tokenizer_dir: str) -> WorkerSpec:
     return WorkerSpec(config={"settings": settings_of_task(settings), "tokenizer": tokenizer_dir})
 
 
-def pool_limits(reward: Reward) -> PoolLimits:
-    """The limits of the workers of one host."""
-    return PoolLimits(
-        workers=reward.workers,
-        deadline_s=reward.worker_s,
-        attempts=reward.attempts,
-        max_queue=reward.max_queue,
-    )
-
-
 class RewardProxy(Actor):
     """Answers `Score`, `ScoreText`, `RunCode` and `GetProblems`.
 
@@ -104,7 +92,7 @@ class RewardProxy(Actor):
         start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
         jobs: limits of the jobs that share it, where there are several.
-        make_blobs: the blobs of its host, where items have several stages.
+        make_blobs: the blobs of its host, where items have several stages; None: in a folder of their own.
 
     Raises ValueError where a stage has no worker anywhere.
     """
@@ -116,20 +104,17 @@ class RewardProxy(Actor):
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
         jobs: JobLimits | None = None,
-        make_blobs: MakeBlobs = BlobFolder,
+        make_blobs: MakeBlobs | None = None,
     ) -> None:
         self._limits = settings.reward
         self._pipelines = Pipelines(settings.task, settings.reward)
         if problem := self._pipelines.problem():
             raise ValueError(problem)
         self._pools = StagePools(
-            self._pipelines.workers(),
+            StageLimits.of(settings.reward, self._pipelines, self._pipelines.workers()),
             scorer or worker_spec(settings, tokenizer_dir),
             start_worker,
-            pool_limits(settings.reward),
-            limits_s={stage.name: stage.timeout_s for stage in self._pipelines.stages},
-            staged=settings.reward.stages.separate,
-            make_blobs=make_blobs,
+            make_blobs,
         )
         self._dispatch = ItemDispatch(
             self._pipelines.names, settings.reward.max_queue, settings.reward.attempts, jobs
@@ -169,7 +154,6 @@ class RewardProxy(Actor):
             self.ctx,
             WORKERS,
             self._pools,
-            self._limits.verdict_s,
             self._dispatch,
             self._blobs,
             self._pool_failed,

@@ -6,15 +6,17 @@ of an item use it: the proxy for its own host, `RewardHost` for any other.
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.blobs import BlobFolder, Blobs
 from gleaner.actors.reward.carried import BadCarried, unpacked
-from gleaner.actors.reward.pool import PoolLimits, Wait, WorkerPool
+from gleaner.actors.reward.pool import PoolLimits, Wait, WorkerPool, pool_limits
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.verdicts import BLOB_LOST, OVERLOADED, VERIFIER_FAILED
+from gleaner.configs.schema import Reward
 from gleaner.supervisor import Context, Overloaded
 
 Fetch = Callable[[str], Awaitable[bytes | None]]
@@ -22,40 +24,65 @@ Fetch = Callable[[str], Awaitable[bytes | None]]
 MakeBlobs = Callable[[], Blobs]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StageLimits:
+    """Limits of the pools of one host.
+
+    workers: of each stage, one at least. pool: of each pool, whatever its number of workers. limits_s: of a
+    worker for one item, by stage. verdict_s: of one verdict, with everything that may happen to workers;
+    later ones are reported. staged: whether items pass several stages, on this host or elsewhere.
+    """
+
+    workers: Mapping[str, int]
+    pool: PoolLimits
+    verdict_s: float
+    limits_s: Mapping[str, float] = field(default_factory=dict)
+    staged: bool = False
+
+    @staticmethod
+    def of(reward: Reward, pipelines: Pipelines, workers: Mapping[str, int]) -> "StageLimits":
+        """Those of the settings."""
+        return StageLimits(
+            workers=workers,
+            pool=pool_limits(reward),
+            verdict_s=reward.verdict_s,
+            limits_s={stage.name: stage.timeout_s for stage in pipelines.stages},
+            staged=reward.stages.separate,
+        )
+
+
 class StagePools:
     """See the module.
 
     Args:
-        workers: of each stage, one at least.
+        limits: of the pools.
         spec: of a worker; with several stages each gets its own, and the folder of the blobs.
         start_worker: starts a process that scores.
-        limits: of each pool, whatever its number of workers.
-        limits_s: of a worker for one item, by stage, where that is not the one of `limits`.
-        staged: whether items pass several stages, on this host or elsewhere.
-        make_blobs: the blobs of this host.
+        make_blobs: the blobs of this host; None: in a folder of their own.
     """
 
     def __init__(
         self,
-        workers: Mapping[str, int],
+        limits: StageLimits,
         spec: WorkerSpec,
         start_worker: StartWorker,
-        limits: PoolLimits,
-        *,
-        limits_s: Mapping[str, float] | None = None,
-        staged: bool = False,
-        make_blobs: MakeBlobs = BlobFolder,
+        make_blobs: MakeBlobs | None = None,
     ) -> None:
-        self.most = dict(workers)
-        self.staged = staged
-        self.blobs = make_blobs() if staged else None
+        self.most = dict(limits.workers)
+        self.staged = limits.staged
+        self._verdict_s = limits.verdict_s
+        self.blobs = (make_blobs or BlobFolder)() if limits.staged else None
         self.pools = {
             stage: WorkerPool(
                 self._spec(spec, stage),
                 start_worker,
-                replace(limits, workers=count, deadline_s=(limits_s or {}).get(stage, limits.deadline_s)),
+                replace(
+                    limits.pool,
+                    workers=count,
+                    deadline_s=limits.limits_s.get(stage, limits.pool.deadline_s),
+                ),
             )
-            for stage, count in workers.items()
+            for stage, count in limits.workers.items()
         }
 
     def _spec(self, spec: WorkerSpec, stage: str) -> WorkerSpec:
@@ -98,11 +125,10 @@ class StagePools:
             pool.resize(min(workers, self.most[stage]))
 
     async def verdict(
-        self, ctx: Context, stage: str, work: bytes, carried: bytes, late_s: float, fetch: Fetch
+        self, ctx: Context, stage: str, work: bytes, carried: bytes, fetch: Fetch
     ) -> tuple[Verdict, float]:
         """One stage of an item, and the seconds that a worker took for it. work: packed; carried: see
-        `gleaner.actors.reward.carried`. late_s: a verdict that takes longer is reported. Raises PoolFailed.
-        """
+        `gleaner.actors.reward.carried`. Raises PoolFailed."""
         pool = self.pools.get(stage)
         if pool is None:
             return Verdict(None, VERIFIER_FAILED, f"there is no worker of stage {stage!r:.40} here"), 0.0
@@ -115,7 +141,7 @@ class StagePools:
         if self.staged and (missing := await self._missing(carried, fetch)) is not None:
             return missing, 0.0
         whole = pipe.StageItem(stage, item, carried) if self.staged else item
-        late_s *= 1 + pool.queued // pool.workers
+        late_s = self._verdict_s * (1 + pool.queued // pool.workers)
         try:
             async with ctx.wait("a verdict", on=stage, deadline_s=late_s, go_on=True):
                 return await pool.scored(whole)

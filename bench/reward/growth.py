@@ -12,6 +12,7 @@ processes and temporary files of the tier.
 import argparse
 import asyncio
 import json
+import os
 import sys
 import tempfile
 import time
@@ -26,10 +27,11 @@ from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import ScoreText, Verdict
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits, settings_of_task
+from gleaner.actors.reward.pool import pool_limits
+from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
 from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
@@ -77,7 +79,7 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 def use() -> Use:
     """Of this process and all below it."""
     tier = [psutil.Process(), *psutil.Process().children(recursive=True)]
-    left = [path for path in Path(tempfile.gettempdir()).iterdir() if path.name.startswith("gleaner-")]
+    left = list(Path(tempfile.gettempdir()).iterdir())  # a folder of this measurement's own
     return Use(
         memory_mib=sum(one.memory_info().rss for one in tier) / 2**20,
         descriptors=sum(one.num_fds() for one in tier),
@@ -95,7 +97,8 @@ async def measured(items: int) -> Found:
     statuses: Counter[str] = Counter()
 
     def host() -> RewardHost:
-        return RewardHost(StagePools({SCORE: 1}, spec, WorkerProcess.start, pool_limits(config.reward)), 60.0)
+        limits = StageLimits(workers={SCORE: 1}, pool=pool_limits(config.reward), verdict_s=60.0)
+        return RewardHost(StagePools(limits, spec, WorkerProcess.start))
 
     with tempfile.TemporaryDirectory() as folder:
         async with TestSystem(Path(folder)) as near, TestSystem(Path(folder), node="far", join=near) as far:
@@ -142,7 +145,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     args = parser.parse_args(argv)
     if args.items < 100:
         parser.error(f"--items {args.items}: expected 100 or more")
-    found = asyncio.run(measured(args.items))
+    with tempfile.TemporaryDirectory(prefix="growth-") as folder:
+        os.chmod(folder, 0o711)  # programs have users of their own
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        found = asyncio.run(measured(args.items))
+        tempfile.tempdir = None
     if args.json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
     else:

@@ -29,11 +29,12 @@ from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.local_services import WORKERS
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits, settings_of_task
+from gleaner.actors.reward.pool import pool_limits
+from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.scoring_queue import TOGETHER
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
 from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
@@ -99,7 +100,8 @@ async def path_rate(verifier: str, items: int) -> float:
     spec = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(settings)})
 
     def host() -> RewardHost:
-        return RewardHost(StagePools({SCORE: 1}, spec, WorkerProcess.start, pool_limits(config.reward)), 60.0)
+        limits = StageLimits(workers={SCORE: 1}, pool=pool_limits(config.reward), verdict_s=60.0)
+        return RewardHost(StagePools(limits, spec, WorkerProcess.start))
 
     with tempfile.TemporaryDirectory() as folder:
         async with TestSystem(Path(folder)) as near, TestSystem(Path(folder), node="far", join=near) as far:

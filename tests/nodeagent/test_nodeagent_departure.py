@@ -87,13 +87,12 @@ class Host(Actor):
         self._departure = Departure(
             self.ctx,
             "preemptible",
-            world.orders,
             connected=lambda: world.connected,
             job=lambda: world.job,
             become=lambda state: world.add_event(f"is {state}"),
             go=self._go,
         )
-        self._departure.resume()
+        self._departure.resume(world.orders)
 
     def _go(self) -> None:
         self._departure.over()

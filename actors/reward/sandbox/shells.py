@@ -75,7 +75,7 @@ def _popen(words: list[str], fds: list[int], stderr: IO[bytes]) -> subprocess.Po
     )
 
 
-def _bwrap_words(paths: Sequence[str], devices: Sequence[str]) -> list[str]:
+def _bwrap_words(paths: Sequence[str], devices: Sequence[str] = ()) -> list[str]:
     words = ["--unshare-pid", "--unshare-net", "--unshare-ipc", "--unshare-uts", "--unshare-cgroup-try"]
     if os.geteuid():
         words += ["--unshare-user", "--uid", "0", "--gid", "0"]

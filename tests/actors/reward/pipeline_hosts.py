@@ -12,10 +12,10 @@ from gleaner.actors.reward.blobs import BlobFolder
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.planner import RewardPlanner
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits, settings_of_task
+from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
@@ -82,18 +82,12 @@ class Hosts:
         self.near.spawn(PLANNER, lambda: RewardPlanner(planner.kind, planner.max_delay_s))
 
     def start_host(self) -> None:
-        pools = StagePools(
-            Pipelines(self.config.task, self.config.reward).host_workers(1),
-            self.spec,
-            WorkerProcess.start,
-            pool_limits(self.config.reward),
-            staged=True,
-            make_blobs=partial(self._blobs, "far"),
-        )
-        self.far.spawn(HOST, lambda: RewardHost(pools, 60.0))
+        pipelines = Pipelines(self.config.task, self.config.reward)
+        limits = StageLimits.of(self.config.reward, pipelines, pipelines.host_workers(1))
+        blobs = partial(self._blobs, "far")
+        self.far.spawn(HOST, lambda: RewardHost(StagePools(limits, self.spec, WorkerProcess.start, blobs)))
 
     def _blobs(self, name: str) -> BlobFolder:
-        (self.files / name).mkdir(exist_ok=True)
         return BlobFolder(self.files / name)
 
     def blobs(self, name: str) -> set[str]:

@@ -24,10 +24,11 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits
+from gleaner.actors.reward.pool import pool_limits
+from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Done, Refused, handles
@@ -37,6 +38,11 @@ CONFIG = from_tree(
     {"reward": {"deadline_s": 5.0, "attempts": 2, "workers": 1, "journal_above_s": 0.0}}, "test"
 )
 PROXY, HOST = "reward/proxy", "far/reward"
+
+
+def limits_of(workers: int) -> StageLimits:
+    """Of a host with so many workers."""
+    return StageLimits(workers={SCORE: workers}, pool=pool_limits(CONFIG.reward), verdict_s=20.0)
 
 
 class Cluster:
@@ -51,12 +57,10 @@ class Cluster:
         self.near.spawn(PROXY, lambda: RewardProxy(settings, "", self.own.start, WorkerSpec()))
 
     def start_host(self) -> None:
-        limits = pool_limits(CONFIG.reward)
+        limits = limits_of(CONFIG.reward.workers)
         self.far.spawn(
             HOST,
-            lambda: RewardHost(
-                StagePools({SCORE: limits.workers}, WorkerSpec(), self.hosts.start, limits), 20.0
-            ),
+            lambda: RewardHost(StagePools(limits, WorkerSpec(), self.hosts.start)),
         )
 
     @property
@@ -309,10 +313,10 @@ class Hasty(Actor):
 async def test_item_given_again_is_scored_when_its_first_result_was_just_received(tmp_path: Path) -> None:
     """And once for each attempt, however often it is sent."""
     workers, hasty = HeldWorkers(4), Hasty()
-    pools = StagePools({SCORE: 1}, WorkerSpec(), workers.start, pool_limits(CONFIG.reward))
+    pools = StagePools(limits_of(1), WorkerSpec(), workers.start)
     async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
         near.spawn(PROXY, lambda: hasty)
-        far.spawn(HOST, lambda: RewardHost(pools, 20.0))
+        far.spawn(HOST, lambda: RewardHost(pools))
         async with asyncio.timeout(20.0):
             await hasty.joined.wait()
             await hasty.score(4, attempt=0)

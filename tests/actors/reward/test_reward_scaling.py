@@ -26,11 +26,11 @@ from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.planner import RewardPlanner, view_of
 from gleaner.actors.reward.planning.items import Stage
 from gleaner.actors.reward.planning.policies import ServiceView
-from gleaner.actors.reward.pool import PoolLimits, WorkerPool
-from gleaner.actors.reward.proxy import RewardProxy, pool_limits
+from gleaner.actors.reward.pool import PoolLimits, WorkerPool, pool_limits
+from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StagePools
+from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Refused
@@ -164,10 +164,11 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
     monkeypatch.setattr(planner, "view_of", recorded)
     config = from_tree({"reward": {"workers": 4, "planner": {"kind": "distrs"}}}, "test")
     own, other = HeldWorkers(), HeldWorkers()
-    settings, limits = RewardSettings.of(config), pool_limits(config.reward)
+    settings = RewardSettings.of(config)
+    limits = StageLimits(workers={SCORE: 4}, pool=pool_limits(config.reward), verdict_s=20.0)
     near.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
     near.spawn(PROXY, lambda: RewardProxy(settings, "", own.start, WorkerSpec()))
-    far.spawn(HOST, lambda: RewardHost(StagePools({SCORE: 4}, WorkerSpec(), other.start, limits), 20.0))
+    far.spawn(HOST, lambda: RewardHost(StagePools(limits, WorkerSpec(), other.start)))
 
     def figures(system: TestSystem, name: str) -> dict[str, str | int | float]:
         cell = system.system.cell(name)
