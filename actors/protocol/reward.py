@@ -154,10 +154,12 @@ class ScoreItems(Message, frozen=True):
 
 
 class CancelItems(Message, frozen=True):
-    """The results of these items are not needed."""
+    """The results of these items are not needed. attempts: of those that may be given again, the number up to
+    which it holds: the message that gives them again may arrive before this one."""
 
     epoch: str
     items: list[str]
+    attempts: dict[str, int] = {}
 
 
 class ResizeWorkers(Message, frozen=True):

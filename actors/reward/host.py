@@ -148,7 +148,9 @@ class RewardHost(Actor):
     @handles(CancelItems)
     async def cancel_items(self, message: CancelItems) -> None:
         for item in message.items if message.epoch == self._epoch else ():
-            self._drop(item)
+            newest = message.attempts.get(item)
+            if newest is None or self._attempts.get(item, -1) <= newest:
+                self._drop(item)
 
     def _drop(self, item: str) -> None:
         if (task := self._running.pop(item, None)) is not None:

@@ -35,8 +35,8 @@ class HostLink(Protocol):
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         """Have these scored."""
 
-    def cancel(self, items: Sequence[str]) -> None:
-        """The results of these are not needed."""
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
+        """The results of these are not needed. attempts: up to which that holds, for items that go on."""
 
     def resize(self, stage: str, workers: int) -> None:
         """Have so many workers of a stage."""
@@ -291,8 +291,8 @@ class ItemDispatch:
         """The item has passed its stage on a host, and waits in the next one."""
         self._release(item, item.host)
         self.hosts.took(stage, took_s)
-        if item.host and item.host != host:  # it was given up, and answered after all
-            self._links[item.host].cancel([item.id])
+        if item.host and item.host != host:  # the other one was given up, and answered after all
+            self._links[item.host].cancel([item.id], {item.id: item.attempts})
         self.jobs.worked(item.job, stage, took_s)
         item.spent_s[stage] = took_s
         passed = StagePassed(stage, verdict.carried, host)

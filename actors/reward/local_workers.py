@@ -1,6 +1,6 @@
 """LocalWorkers: the reward workers of the proxy's own host, as `HostLink`."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gleaner.actors.reward.assignment.open_items import RewardItem
@@ -38,7 +38,7 @@ class LocalWorkers:
         for item in items:
             self._ctx.background(self._score(stage, item, item.attempts), "score")
 
-    def cancel(self, items: Sequence[str]) -> None:
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
         """See `HostLink`: what runs ends by itself, within its deadline; its result is dropped."""
 
     def resize(self, stage: str, workers: int) -> None:

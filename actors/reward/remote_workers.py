@@ -5,7 +5,7 @@ host's own. Knows nothing of the host's end: the proxy watches it.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import CancelItems, ItemToScore, ResizeWorkers, ScoreItems
@@ -70,11 +70,12 @@ class RemoteWorkers:
             if item is not None and item.attempt <= attempt:
                 del self._sending[name]
 
-    def cancel(self, items: Sequence[str]) -> None:
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
         """See `HostLink`. A message that was not received is repeated without them."""
         for item in items:
             self._sending.pop(item, None)
-        self._ctx.background(self._cancel(list(items)), "cancel")
+        message = CancelItems(epoch=self._epoch, items=list(items), attempts=dict(attempts or {}))
+        self._ctx.background(self._cancel(message), "cancel")
 
     def resize(self, stage: str, workers: int) -> None:
         """See `HostLink`. The newest number counts, also where an older message is still on its way."""
@@ -97,8 +98,8 @@ class RemoteWorkers:
                     await asyncio.sleep(RETRY_S)
         self._resizing = False
 
-    async def _cancel(self, items: list[str]) -> None:
-        await self._ctx.tell(self._host, CancelItems(epoch=self._epoch, items=items))
+    async def _cancel(self, message: CancelItems) -> None:
+        await self._ctx.tell(self._host, message)
 
     async def _send(self, items: list[ItemToScore]) -> None:
         async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):

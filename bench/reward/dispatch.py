@@ -15,7 +15,7 @@ import json
 import random
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
@@ -52,7 +52,7 @@ class Host:
         """See `HostLink`."""
         self.has += [item.id for item in items]
 
-    def cancel(self, items: Sequence[str]) -> None:
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
         """See `HostLink`."""
 
     def resize(self, stage: str, workers: int) -> None:

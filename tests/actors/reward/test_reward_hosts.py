@@ -11,6 +11,7 @@ from held_workers import HeldWorkers
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.actors.protocol.reward import (
     BatchEnded,
+    CancelItems,
     CancelScores,
     ItemResult,
     ItemsScored,
@@ -308,6 +309,25 @@ class Hasty(Actor):
         item = ItemToScore(id="r", attempt=attempt, stage=SCORE, work=work)
         message = ScoreItems(epoch="1.1", items=[item])
         await self.ctx.ask(self._host, message, deadline_s=5.0, expect=Done)
+
+
+async def test_newer_attempt_of_an_item_is_scored_when_the_older_one_is_cancelled_late(
+    tmp_path: Path,
+) -> None:
+    """The two messages leave the proxy at the same time, and may arrive in any order."""
+    workers, hasty = HeldWorkers(4), Hasty()
+    pools = StagePools(limits_of(1), WorkerSpec(), workers.start)
+    async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
+        near.spawn(PROXY, lambda: hasty)
+        far.spawn(HOST, lambda: RewardHost(pools))
+        async with asyncio.timeout(20.0):
+            await hasty.joined.wait()
+            await hasty.score(4, attempt=1)
+            await near.tell(HOST, CancelItems(epoch="1.1", items=["r"], attempts={"r": 0}))
+            workers.let_go(4)
+            while not hasty.results:
+                await asyncio.sleep(0.01)
+        assert hasty.results[0].attempt == 1
 
 
 async def test_item_given_again_is_scored_when_its_first_result_was_just_received(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Assignment of reward items: order, credit, places that are kept, and counts that stay true."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -176,7 +176,7 @@ class _Link:
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         self.given += [one.id for one in items]
 
-    def cancel(self, items: Sequence[str]) -> None:
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
         pass
 
     def resize(self, stage: str, workers: int) -> None:

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pytest
 from hypothesis import given
@@ -28,7 +28,7 @@ class Workers:
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         self.has.update((one.id, one) for one in items)
 
-    def cancel(self, items: Sequence[str]) -> None:
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
         for name in items:
             del self.has[name]  # it has them
 

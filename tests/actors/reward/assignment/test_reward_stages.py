@@ -1,6 +1,6 @@
 """Stages of reward items: queues by stage, what one stage leaves for the next, and its loss."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import MOST_LOSSES, ItemDispatch
@@ -18,12 +18,13 @@ class Link:
 
     def __init__(self) -> None:
         self.given: list[tuple[str, str, int, bytes]] = []
+        self.cancelled: list[Mapping[str, int] | None] = []
 
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         self.given += [(stage, one.id, one.attempts, one.carried) for one in items]
 
-    def cancel(self, items: Sequence[str]) -> None:
-        pass
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
+        self.cancelled.append(attempts)
 
     def resize(self, stage: str, workers: int) -> None:
         pass
@@ -142,6 +143,18 @@ async def test_item_of_a_lost_host_waits_in_its_stage() -> None:
     dispatch.join("other", {RUN: 1}, other)
     assert other.given == [(RUN, "a", 1, b"program")]
     assert len(near.given) == 1
+
+
+async def test_host_that_was_given_up_and_answers_takes_an_item_on() -> None:
+    """The one that has it instead drops the older attempt alone: it may be given the next stage at once."""
+    dispatch, one, two = ItemDispatch([COMPILE, RUN], 1000, 2), Link(), Link()
+    dispatch.join("one", {COMPILE: 1}, one)
+    dispatch.submit(RewardItem("a", "step-1", 0.0, COMPILE, b"", "", (COMPILE, RUN)))
+    dispatch.leave("one")
+    dispatch.join("two", {COMPILE: 1, RUN: 1}, two)
+    dispatch.result("one", "a", COMPILE, passed(b"x"), 1.0, attempt=0)
+    assert [(stage, attempt) for stage, _, attempt, _ in two.given] == [(COMPILE, 0), (RUN, 1)]
+    assert two.cancelled == [{"a": 0}]
 
 
 async def test_new_service_goes_on_behind_the_stages_that_its_hosts_report() -> None:
