@@ -257,8 +257,6 @@ class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):
     deadline_s: Positive = 600.0
     """Time for one verdict, on the clock, with the waits in the service's queue; then it is asked for again.
     """
-    max_concurrent: Annotated[int, Meta(ge=1, le=1024)] = 64
-    """Calls of one reward worker at a time."""
 
 
 class StageWorkers(Section, frozen=True, kw_only=True):

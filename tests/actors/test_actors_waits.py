@@ -31,7 +31,7 @@ ALLOWED = {
     ("actors/reward/host.py", "_send"): LISTED_BY_CALLER,
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/scoring_queue.py", "answer"): "the proxy waits; tries and their deadlines bound it",
-    ("actors/reward/verifiers/http_rewards.py", "_tried"): IN_A_WORKER,
+    ("actors/reward/verifiers/service_verifier.py", "tried"): IN_A_WORKER,
     ("actors/reward/verifiers/http_rewards.py", "_asked"): IN_A_WORKER,
     ("actors/reward/verifiers/judge/calls.py", "reserve"): IN_A_WORKER,
     ("actors/reward/verifiers/judge/calls.py", "_waited"): IN_A_WORKER,

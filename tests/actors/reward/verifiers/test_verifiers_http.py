@@ -9,7 +9,7 @@ from reward_services import Answer, Service, closes, drips, half, replies, servi
 
 from gleaner.actors.reward.entries import Entry, Message
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers import http_rewards
+from gleaner.actors.reward.verifiers import http_rewards, service_verifier
 from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, VerifierSpec
 from gleaner.actors.reward.verifiers.registry import make
 
@@ -28,8 +28,9 @@ Made = Callable[..., Verifier]
 
 @pytest.fixture
 def made(served: Service, monkeypatch: pytest.MonkeyPatch) -> Iterator[Made]:
-    for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S", "POLL_S"):
-        monkeypatch.setattr(http_rewards, name, 0.001)
+    for name in ("FIRST_WAIT_S", "LONGEST_WAIT_S"):
+        monkeypatch.setattr(service_verifier, name, 0.001)
+    monkeypatch.setattr(http_rewards, "POLL_S", 0.001)
     all_made: list[Verifier] = []
 
     def one(**params: object) -> Verifier:
