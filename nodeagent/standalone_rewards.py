@@ -150,7 +150,10 @@ class _Announced:
     async def start(self) -> str:
         url = await self._entry.start()
         self._urls[:] = [url]
-        reward_discovery.publish(url)
+        try:
+            reward_discovery.publish(url)
+        except OSError as problem:  # a home that cannot be written
+            log.warning("jobs do not find this service by `cluster`, only by its URL: %s", problem)
         self._announce(url)
         return url
 

@@ -12,6 +12,7 @@ import pytest
 from gleaner.configs.load import ConfigError, from_tree
 from gleaner.nodeagent import reward_discovery
 from gleaner.nodeagent.reward_discovery import NoService, require_tasks, resolved
+from gleaner.nodeagent.standalone_rewards import _Announced
 
 
 @pytest.fixture(autouse=True)
@@ -99,3 +100,21 @@ def test_share_that_cannot_be_is_refused() -> None:
         from_tree({"reward": {"share": {"with": "cluster"}, "stages": {"separate": True}}}, "test")
     with pytest.raises(ConfigError, match=r"reward\.share\.wiht: unknown key"):
         from_tree({"reward": {"share": {"wiht": "cluster"}}}, "test")
+
+
+class _Entry:
+    """Listens at once."""
+
+    async def start(self) -> str:
+        return "http://here:1"
+
+    async def close(self) -> None:
+        pass
+
+
+async def test_service_serves_where_its_file_cannot_be_written(state: Path, tmp_path: Path) -> None:
+    """Jobs find it by its URL then."""
+    (tmp_path / "state").write_text("no folder")
+    announced: list[str] = []
+    assert await _Announced(_Entry(), [], announced.append).start() == "http://here:1"
+    assert announced == ["http://here:1"]
