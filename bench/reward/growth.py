@@ -3,7 +3,7 @@
     python -m bench.reward.growth --items 5000       some minutes
     python -m bench.reward.growth                    100,000 items; hours
 
-Proxy, reward host and workers as in `bench.reward.path`. Of each ten programs nine are right; the tenth never
+Proxy, reward host and workers of `bench.reward.tier`. Of each ten programs nine are right; the tenth never
 ends, takes all memory, forks without end, fills its folder or floods its output, in turn. After a tenth of
 the items, when everything is loaded and has been used, and at the end it counts the memory, descriptors,
 processes and temporary files of the tier.
@@ -23,20 +23,11 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from bench.reward.tier import tier
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import ScoreText, Verdict
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward.host import RewardHost
-from gleaner.actors.reward.pool import pool_limits
-from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
-from gleaner.actors.reward.scoring import WorkerSpec
-from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StageLimits, StagePools
-from gleaner.actors.reward.stages import SCORE
-from gleaner.actors.reward.text_tasks import SCORER
-from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
-from gleaner.supervisor.testing import TestSystem
 
 OPEN = 48
 SUM = "```python\nprint(2 * int(input()))\n```"
@@ -78,12 +69,12 @@ class Found(msgspec.Struct, frozen=True, kw_only=True):
 
 def use() -> Use:
     """Of this process and all below it."""
-    tier = [psutil.Process(), *psutil.Process().children(recursive=True)]
+    processes = [psutil.Process(), *psutil.Process().children(recursive=True)]
     left = list(Path(tempfile.gettempdir()).iterdir())  # a folder of this measurement's own
     return Use(
-        memory_mib=sum(one.memory_info().rss for one in tier) / 2**20,
-        descriptors=sum(one.num_fds() for one in tier),
-        processes=len(tier),
+        memory_mib=sum(one.memory_info().rss for one in processes) / 2**20,
+        descriptors=sum(one.num_fds() for one in processes),
+        processes=len(processes),
         temporary_files=len(left),
     )
 
@@ -92,49 +83,40 @@ async def measured(items: int) -> Found:
     """Score so many."""
     task = {"name": "task", "data": "none.jsonl", "verifier": "code", "params": {"deadline_s": 0.3}}
     config = from_tree({"task": [task], "reward": {"deadline_s": 1.0}}, "bench")
-    settings = RewardSettings.of(config)
-    spec = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(settings)})
     statuses: Counter[str] = Counter()
 
-    def host() -> RewardHost:
-        limits = StageLimits(workers={SCORE: 1}, pool=pool_limits(config.reward), verdict_s=60.0)
-        return RewardHost(StagePools(limits, spec, WorkerProcess.start))
+    async with tier(config) as near:
+        room = asyncio.Semaphore(OPEN)
 
-    with tempfile.TemporaryDirectory() as folder:
-        async with TestSystem(Path(folder)) as near, TestSystem(Path(folder), node="far", join=near) as far:
-            near.spawn(REWARD, lambda: RewardProxy(settings, "", WorkerProcess.start, spec))
-            far.spawn("far/reward", host)
-            room = asyncio.Semaphore(OPEN)
-
-            async def score(number: int) -> None:
-                entry = Entry(question="?", tests=({"input": f"{number}\n", "output": f"{2 * number}"},))
-                hostile = HOSTILE[number // 10 % len(HOSTILE)]
-                ask = ScoreText(
-                    request=f"r{number}",
-                    task="task",
-                    entry=msgspec.json.encode(entry),
-                    response=f"```python\n{hostile}\n```" if number % 10 == 9 else SUM,
-                    batch=f"b{number // 1000}",
-                )
-                async with room:
-                    verdict = await near.ask(REWARD, ask, Verdict, deadline_s=600.0)
-                statuses[verdict.status] += 1
-                if (verdict.score == 1.0) != (number % 10 != 9):
-                    raise SystemExit(f"item {number} has {verdict.status}, {verdict.score}: {verdict.detail}")
-
-            began_s = time.perf_counter()
-            await asyncio.gather(*(score(number) for number in range(items // 10)))
-            before = use()
-            for first in range(items // 10, items, 1000):
-                await asyncio.gather(*(score(number) for number in range(first, min(first + 1000, items))))
-            after = use()
-            return Found(
-                items=items,
-                wall_s=time.perf_counter() - began_s,
-                before=before,
-                after=after,
-                statuses=dict(statuses),
+        async def score(number: int) -> None:
+            entry = Entry(question="?", tests=({"input": f"{number}\n", "output": f"{2 * number}"},))
+            hostile = HOSTILE[number // 10 % len(HOSTILE)]
+            ask = ScoreText(
+                request=f"r{number}",
+                task="task",
+                entry=msgspec.json.encode(entry),
+                response=f"```python\n{hostile}\n```" if number % 10 == 9 else SUM,
+                batch=f"b{number // 1000}",
             )
+            async with room:
+                verdict = await near.ask(REWARD, ask, Verdict, deadline_s=600.0)
+            statuses[verdict.status] += 1
+            if (verdict.score == 1.0) != (number % 10 != 9):
+                raise SystemExit(f"item {number} has {verdict.status}, {verdict.score}: {verdict.detail}")
+
+        began_s = time.perf_counter()
+        await asyncio.gather(*(score(number) for number in range(items // 10)))
+        before = use()
+        for first in range(items // 10, items, 1000):
+            await asyncio.gather(*(score(number) for number in range(first, min(first + 1000, items))))
+        after = use()
+        return Found(
+            items=items,
+            wall_s=time.perf_counter() - began_s,
+            before=before,
+            after=after,
+            statuses=dict(statuses),
+        )
 
 
 def main(argv: Sequence[str] | None = None) -> int:

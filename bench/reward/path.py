@@ -6,44 +6,32 @@
 One core for all processes. The peer is the same warm worker process, asked for one item after the other (for
 32 together, where the pool does that) by nothing else: no queue, message or retry. Ours is the whole path: an
 ask of the manager's kind to the proxy, its queue, the message to a reward host, its pool, the worker's pipe,
-and the messages back. Proxy and host are actor systems of one process, connected as two processes are.
+and the messages back (`bench.reward.tier`).
 """
 
 import argparse
 import asyncio
-import contextlib
 import json
 import os
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
+from bench.reward.tier import HOST, tier, worker_of
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.instances import NewWork
 from gleaner.actors.protocol.reward import RewardState, RewardStatus, ScoreText, Verdict
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.local_services import WORKERS
-from gleaner.actors.reward.pool import pool_limits
-from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
-from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.scoring_queue import TOGETHER
-from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StageLimits, StagePools
-from gleaner.actors.reward.stages import SCORE
-from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Done
-from gleaner.supervisor.testing import TestSystem
 
-HOST = "far/reward"
 HOSTS = (WORKERS, HOST)
 OPEN = 60
 """Items that are open at a time; a mailbox of these systems takes 64 messages."""
@@ -75,9 +63,7 @@ def _item(verifier: str, number: int) -> pipe.TextItem:
 
 async def worker_rate(verifier: str, items: int) -> float:
     """Items a second of a worker that is asked by nothing else."""
-    config = _config(verifier)
-    spec = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(RewardSettings.of(config))})
-    worker = await WorkerProcess.start(spec)
+    worker = await WorkerProcess.start(worker_of(_config(verifier)))
     try:
         together = TOGETHER if verifier != "code" else 1
         frames = []
@@ -95,37 +81,26 @@ async def worker_rate(verifier: str, items: int) -> float:
 
 async def path_rate(verifier: str, items: int) -> float:
     """Items a second of the whole path."""
-    config = _config(verifier)
-    settings = RewardSettings.of(config)
-    spec = WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(settings)})
+    async with tier(_config(verifier)) as near:
+        while len((await near.ask(REWARD, RewardStatus(), RewardState)).hosts) < len(HOSTS):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        await near.ask(REWARD, NewWork(instance=WORKERS, allowed=False), Done)  # the other host has all
+        room = asyncio.Semaphore(OPEN)
 
-    def host() -> RewardHost:
-        limits = StageLimits(workers={SCORE: 1}, pool=pool_limits(config.reward), verdict_s=60.0)
-        return RewardHost(StagePools(limits, spec, WorkerProcess.start))
+        async def score(number: int) -> None:
+            item = _item(verifier, number)
+            ask = ScoreText(
+                request=f"r{number}", task="task", entry=item.entry, response=item.response, batch="b"
+            )
+            async with room:
+                verdict = await near.ask(REWARD, ask, Verdict, deadline_s=120.0)
+            if verdict.score != 1.0:
+                raise SystemExit(f"item {number} has {verdict.status}: {verdict.detail}")
 
-    with tempfile.TemporaryDirectory() as folder:
-        async with TestSystem(Path(folder)) as near, TestSystem(Path(folder), node="far", join=near) as far:
-            near.spawn(REWARD, lambda: RewardProxy(settings, "", WorkerProcess.start, spec))
-            far.spawn(HOST, host)
-            while len((await near.ask(REWARD, RewardStatus(), RewardState)).hosts) < len(HOSTS):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-            await near.ask(REWARD, NewWork(instance=WORKERS, allowed=False), Done)  # the other host has all
-            room = asyncio.Semaphore(OPEN)
-
-            async def score(number: int) -> None:
-                item = _item(verifier, number)
-                ask = ScoreText(
-                    request=f"r{number}", task="task", entry=item.entry, response=item.response, batch="b"
-                )
-                async with room:
-                    verdict = await near.ask(REWARD, ask, Verdict, deadline_s=120.0)
-                if verdict.score != 1.0:
-                    raise SystemExit(f"item {number} has {verdict.status}: {verdict.detail}")
-
-            await score(-1)
-            began_s = time.perf_counter()
-            await asyncio.gather(*(score(number) for number in range(items)))
-            return items / (time.perf_counter() - began_s)
+        await score(-1)
+        began_s = time.perf_counter()
+        await asyncio.gather(*(score(number) for number in range(items)))
+        return items / (time.perf_counter() - began_s)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -134,8 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--items", type=int, default=200, help="programs; ten times as many sums")
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
-    with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     found: list[Rate] = []
     for verifier, items in (("code", args.items), ("math", 10 * args.items)):
         worker = asyncio.run(worker_rate(verifier, items))
