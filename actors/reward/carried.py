@@ -8,6 +8,7 @@ import hashlib
 
 import msgspec
 
+from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.verdicts import Judgement
 
 INLINE_BYTES = 64 * 2**10
@@ -32,6 +33,7 @@ class CarriedScore(msgspec.Struct, frozen=True, kw_only=True):
     detail: str = ""
     parts: dict[str, float] = {}
     cpu_s: float = 0.0
+    tests: CaseTimes | None = None
 
 
 class Carried(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +54,11 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
     def of_own(judged: Judgement) -> "Carried":
         """What the judge beside a verifier needs of the verifier's own judgement."""
         own = CarriedScore(
-            score=judged.score, detail=judged.detail, parts=dict(judged.parts), cpu_s=judged.cpu_s
+            score=judged.score,
+            detail=judged.detail,
+            parts=dict(judged.parts),
+            cpu_s=judged.cpu_s,
+            tests=judged.tests,
         )
         return Carried(own=own)
 
@@ -61,7 +67,7 @@ class Carried(msgspec.Struct, frozen=True, kw_only=True):
         if self.own is None:
             raise BadCarried("the stage before left no score")
         own = self.own
-        return Judgement(own.score, detail=own.detail, parts=own.parts, cpu_s=own.cpu_s)
+        return Judgement(own.score, detail=own.detail, parts=own.parts, cpu_s=own.cpu_s, tests=own.tests)
 
 
 def packed(carried: Carried) -> bytes:

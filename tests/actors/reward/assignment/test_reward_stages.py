@@ -2,11 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.carried import MAX_BYTES, BadCarried, Carried, packed, unpacked
+from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.item_dispatch import MOST_LOSSES, ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE, Pipelines, pipeline_of
-from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED
+from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, Judgement
 from gleaner.configs.load import from_tree
 
 THREE = (COMPILE, RUN, JUDGE)
@@ -177,3 +181,16 @@ async def test_last_stage_that_passes_its_item_on_gives_no_score() -> None:
     done = dispatch.submit(RewardItem("a", "step-1", 0.0, COMPILE, b"", "", (COMPILE,)))
     dispatch.result("near", "a", COMPILE, passed(b""), 1.0, attempt=0)
     assert (await done).score is None
+
+
+def test_score_before_a_judge_arrives_whole() -> None:
+    """Also the times of its tests, from which adaptive timeouts learn."""
+    own = Judgement(
+        0.5, detail="two of four", parts={"tests": 0.5}, cpu_s=1.5, tests=CaseTimes(right_s=(0.1,), cut=True)
+    )
+    assert unpacked(packed(Carried.of_own(own))).judgement() == own
+    for content in (b"garbage", b"x" * (MAX_BYTES + 1)):
+        with pytest.raises(BadCarried):
+            unpacked(content)
+    with pytest.raises(BadCarried, match="left no score"):
+        Carried().judgement()
