@@ -26,6 +26,7 @@ from gleaner.configs.sections.rewards import (
     Timeouts,
 )
 from gleaner.configs.sections.rollout import Engine, Rollout, Seeding
+from gleaner.configs.sections.rounds import Rounds
 from gleaner.configs.sections.tasks import HELDOUT_PROBLEMS, TRAIN_PROBLEMS, JudgePart, Task
 from gleaner.configs.sections.training import Training
 from gleaner.configs.sections.values import Section
@@ -54,6 +55,7 @@ __all__ = [
     "Prices",
     "Reward",
     "Rollout",
+    "Rounds",
     "Sandbox",
     "Scores",
     "Section",
@@ -85,6 +87,7 @@ class Config(Section, frozen=True, kw_only=True):
     model: Model = Model()
     task: tuple[Task, ...] = (Task(),)
     rollout: Rollout = Rollout()
+    rounds: Rounds = Rounds()
     engine: Engine = Engine()
     training: Training = Training()
     seeding: Seeding = Seeding()
@@ -123,6 +126,8 @@ class Config(Section, frozen=True, kw_only=True):
         if len({task.share > 0 for task in self.task}) > 1:
             raise ValueError("task: expected a share above 0 in every task or in none")
         self._check_judge()
+        if self.rounds.on:
+            self._check_rounds()
         if self.training.micro_batch_groups > self.rollout.prompts:
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
@@ -163,6 +168,36 @@ class Config(Section, frozen=True, kw_only=True):
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:
                 raise ValueError(f"{section}.threads: expected 1 where job.exact is set, got {threads}")
+
+    def _check_rounds(self) -> None:
+        """Rounds go together with the other sections. Raises ValueError."""
+        rounds, rollout = self.rounds, self.rollout
+        if rounds.launched(rollout.prompts, rollout.samples) == (rollout.prompts, rollout.samples):
+            raise ValueError(
+                f"rounds.prompts_factor: {rounds.prompts_factor:g} times rollout.prompts ({rollout.prompts}) "
+                "launches nothing more than counts, so no step has a round: raise either, or set "
+                "rounds.mode = off"
+            )
+        if rollout.over_sampling > 1:
+            raise ValueError(
+                "rollout.over_sampling: expected 1 where rounds.mode is not off, got "
+                f"{rollout.over_sampling:g}: rounds.prompts_factor is what a short round launches more"
+            )
+        if self.training.backend == "own":
+            raise ValueError(
+                "rounds.mode: expected off where training.backend is own: the trainer elsewhere decides what "
+                "it trains on"
+            )
+        if self.job.exact and rounds.race == "time":
+            raise ValueError(
+                "rounds.race: expected tokens where job.exact is set, got time: which responses end first "
+                "is a matter of machines"
+            )
+        if self.job.exact and rollout.request_deadline_s:
+            raise ValueError(
+                "rollout.request_deadline_s: expected 0 where job.exact is set and rounds.mode is not off, "
+                f"got {rollout.request_deadline_s:g}: which responses are short would follow from their time"
+            )
 
     def _check_judge(self) -> None:
         """A task with a judge has one, and no more time for it than workers have. Raises ValueError."""

@@ -1,5 +1,7 @@
 """What is rolled out together: the prompts of a batch, and which tokens count. Structs alone."""
 
+from typing import Literal
+
 import msgspec
 
 from gleaner.actors.protocol.sampling_params import Sampling
@@ -24,6 +26,9 @@ class BatchSubmitted(Message, frozen=True):
 
     `gleaner.actors.rollout.state.group_policy` decides what counts. wanted: groups that the batch ends with,
     0 = all of them.
+    race: "" = none. With "tokens" or "time", which groups count is decided by the lengths of responses, or by
+    when they end (`gleaner.actors.rollout.state.race`), before their verdicts are there. counted: samples of
+    each group that count, the first to end in that order; the others are aborted. 0 = all.
     drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
     place, up to `most` groups in all. over_sampling: this many prompts are in progress for each group that is
     still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
@@ -39,6 +44,8 @@ class BatchSubmitted(Message, frozen=True):
     temperature: float = 1.0
     wanted: int = 0
     most: int = 0
+    race: Literal["", "tokens", "time"] = ""
+    counted: int = 0
     drop_uniform: bool = False
     over_sampling: float = 1.0
     again: int = 0

@@ -84,12 +84,19 @@ class GroupFates(Message, frozen=True):
 
 class GroupFatesAre(Message, frozen=True):
     """Groups that count, uniform groups that were dropped, surplus groups that were aborted; in ascending
-    order. `again`: samples that were generated again alone."""
+    order. `again`: samples that were generated again alone. For each of `finished` and `cut_off` the number
+    of responses by their tokens, as pairs: those that ended, and those that were aborted. edge: tokens of the
+    longest response of the groups that count. trained: sum of the tokens of these groups, and their
+    responses."""
 
     kept: list[int]
     dropped: list[int]
     aborted: list[int]
     again: int = 0
+    finished: list[tuple[int, int]] = []
+    cut_off: list[tuple[int, int]] = []
+    edge: int = 0
+    trained: tuple[int, int] = (0, 0)
 
 
 class HoldBack(Message, frozen=True):

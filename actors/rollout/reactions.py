@@ -73,26 +73,31 @@ class Reactions:
         parts.dispatcher.note(changes)  # the balancer gets the load before the next placement
         parts.step_metrics.note(changes)  # times of the batch and of its instances, for the plan of a step
         parts.migration.note(changes)  # a moved request is queued again; loads changed
+        raced: dict[str, set[int]] = {}
         for request in changes.finished:
             finished = log.requests.get(request)
             if finished is None:
                 continue
+            if log.batches[finished.batch].submitted.race:
+                raced.setdefault(finished.batch, set()).add(finished.group)
             if log.batches[finished.batch].submitted.scored:
                 parts.scoring.add(request)  # a sample of a group: it needs a verdict
             else:
                 parts.request_service.finished(finished)  # a caller waits for the response
                 parts.quarantine.forget(finished.id)  # it is no suspect any more
+        for name, groups in raced.items():
+            parts.group_selection.look(log.batches[name], groups)  # a group may be closed
         for name in changes.released:
             parts.scoring.released(name)  # no verdict of it is requested again
+            parts.group_selection.released(name)
         if changes.dropped:
             parts.scoring.dropped(changes.dropped)  # their verdicts are not needed
         if changes.completed:
             for name in dict.fromkeys(batch for batch, _ in changes.completed):
                 batch = log.batches.get(name)
                 if batch is not None and batch.selects:
-                    parts.group_selection.look(
-                        batch
-                    )  # before groups are handed out: it may drop some of them
+                    # before groups are handed out: it may drop some of them
+                    parts.group_selection.look(batch, () if batch.submitted.race else None)
             parts.group_readers.look()  # the trainer may wait for these groups
         if changes.ended or changes.queued or changes.started:
             parts.dispatcher.wake()  # there is free capacity, or a request waits
@@ -110,6 +115,7 @@ class Reactions:
     def frame_arrived(self, name: str) -> None:
         """A frame arrived from the instance, or is committed."""
         self._instances.answered(name, self._ctx.turn_time())  # it is not silent
+        self.parts.group_selection.frame_arrived()  # the responses of a race are longer
 
     def serving(self) -> None:
         """An instance serves other weights than before, or serves again."""

@@ -58,11 +58,21 @@ def figures_of(
 def fates_of(batch: Batch) -> GroupFatesAre:
     """The outcome of each group of the batch."""
     dropped = sorted(batch.fates.dropped.items())
+    kept = sorted(batch.fates.kept) if batch.selects else list(range(len(batch.groups)))
+    trained = [len(log) for group in kept for log in batch.groups[group]]
+    finished, cut_off = Counter[int](), Counter[int]()
+    for log in batch.requests():
+        if not log.again:  # its length is that of the sample; those that replace it are no launch
+            (cut_off if log.dropped and not log.ended else finished)[len(log)] += 1
     return GroupFatesAre(
-        kept=sorted(batch.fates.kept) if batch.selects else list(range(len(batch.groups))),
+        kept=kept,
         dropped=[group for group, why in dropped if why != SURPLUS],
         aborted=[group for group, why in dropped if why == SURPLUS],
         again=len(batch.past),
+        finished=sorted(finished.items()),
+        cut_off=sorted(cut_off.items()),
+        edge=max(trained, default=0),
+        trained=(sum(trained), len(trained)),
     )
 
 

@@ -31,13 +31,13 @@ from gleaner.actors.protocol.rollout import (
     WeightsFailed,
 )
 from gleaner.actors.protocol.training import StepDone
+from gleaner.actors.training.draw_order import draw_order_of
 from gleaner.actors.training.durability import Durability
 from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.first_instance import FirstInstance
 from gleaner.actors.training.history_recorder import HistoryRecorder
 from gleaner.actors.training.job_journal import BeganIn, JobOver, standing_of
 from gleaner.actors.training.loop import JobLoop, LoopParts
-from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.actors.training.records import History
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.settings import LoopSettings
@@ -70,8 +70,7 @@ class RLController(Actor):
         self._sample_s = max(SAMPLE_S, config.liveness.beat_s)
 
     async def on_start(self) -> None:
-        draws = ProblemOrder(self._config.train_problems, self._config.rollout.prompts)
-        self._standing = await standing_of(self.ctx.journal.replay(), draws)
+        self._standing = await standing_of(self.ctx.journal.replay(), draw_order_of(self._config))
         self._retrying_ask = RetryingAsk(self.ctx, self._config.liveness.successor_s)
         up = await self._retrying_ask.ask(SCHEDULER, WhoIsUp(), HostsUp)
         self._recorder = HistoryRecorder(self._writer, self.ctx.now())

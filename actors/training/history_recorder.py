@@ -5,6 +5,7 @@ The records are of steps, evaluations, fleet samples, hosts and restarts.
 Owns the run's clock (seconds since it began, continued over a resume). Which hosts are up is in the history.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from statistics import pvariance
 from typing import Literal
@@ -20,6 +21,7 @@ from gleaner.actors.training import records
 from gleaner.actors.training.causes import in_a_line
 from gleaner.actors.training.first_instance import FirstInstance
 from gleaner.actors.training.records import PhaseName
+from gleaner.actors.training.round_end import RoundEnd
 from gleaner.actors.training.step_clock import StepSeconds
 from gleaner.actors.training.step_path import stages_of
 from gleaner.configs.schema import Config, Prices
@@ -119,6 +121,10 @@ class HistoryRecorder:
                 truncated=result.truncated,
             )
         )
+
+    def round(self, step: int, end: RoundEnd, now_s: float) -> None:
+        """Record the round of the last recorded step."""
+        self._writer.write(records.Round(t_s=self._t_s(now_s), step=step, **dataclasses.asdict(end)))
 
     def path(self, result: StepResult, path: CriticalPath, spent: StepSeconds, now_s: float) -> None:
         """Record the critical path of the last recorded step."""

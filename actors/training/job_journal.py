@@ -6,7 +6,15 @@ Owns the events and their replay.
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
-from gleaner.actors.training.problem_order import Drawn, ProblemOrder, Redrawn, Returned
+from gleaner.actors.training.draw_events import (
+    Drawn,
+    DrawOrder,
+    Redrawn,
+    Returned,
+    RoundDrawn,
+    RoundRedrawn,
+    RoundSettled,
+)
 from gleaner.supervisor import Message
 
 
@@ -37,15 +45,15 @@ class JobProgress:
     """Progress of the job: the last step on record, the finished evaluations, the life of the head in which
     it began (None: in none yet), whether it is over, and the problems drawn."""
 
-    draws: ProblemOrder
+    draws: DrawOrder
     finished: int = 0
     evals: set[str] = field(default_factory=set)
     boot: int | None = None
     over: bool = False
 
 
-async def standing_of(events: AsyncIterator[Message], draws: ProblemOrder) -> JobProgress:
-    """The replay of these events, in their order. draws: of a job that has not begun."""
+async def standing_of(events: AsyncIterator[Message], draws: DrawOrder) -> JobProgress:
+    """The replay of these events, in their order. draws: of a job that has not begun. Raises OtherDraws."""
     standing = JobProgress(draws)
     async for event in events:
         match event:
@@ -54,7 +62,7 @@ async def standing_of(events: AsyncIterator[Message], draws: ProblemOrder) -> Jo
             case StepFinished():
                 standing.finished = event.step
                 draws.finished(event.step)
-            case Drawn() | Redrawn() | Returned():
+            case Drawn() | Redrawn() | Returned() | RoundDrawn() | RoundRedrawn() | RoundSettled():
                 draws.apply(event)
             case EvalDone():
                 standing.evals.add(event.when)

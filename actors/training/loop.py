@@ -164,13 +164,15 @@ class JobLoop:
             self._clock.void(self._ctx.now())
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
-            await self._submission.settle(step)
+            round_end = await self._submission.settle(step)
             ahead, path = await self._planner.next(step, batch, result, plan)
             self._lap("other")
             if step > self._recorder.last_step:  # otherwise this actor was killed after the record
                 now = self._ctx.now()
                 spent = self._clock.end(now)
                 self._recorder.step(result, ahead, spent, now, plan.predicted_s or None)
+                if round_end is not None:
+                    self._recorder.round(step, round_end, now)
                 if path is not None:
                     self._recorder.path(result, path, spent, now)
             else:

@@ -7,41 +7,13 @@ request and every repetition.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
-from gleaner.supervisor import Message
+from gleaner.actors.training.draw_events import DrawEvent, Drawn, OtherDraws, Redrawn, Returned
+from gleaner.actors.training.rounds import Shape
 
 KEPT_STEPS = 32
 """Batches whose problems are kept: twice as many as may be open."""
-
-
-class Drawn(Message, frozen=True):
-    """Journaled: the problems of the groups of `batch` from `first` on. The first `returned` of them had been
-    drawn before and aborted; `cursor` counts the new ones so far, these included."""
-
-    batch: str
-    first: int
-    indices: tuple[int, ...]
-    returned: int
-    cursor: int
-
-
-class Redrawn(Message, frozen=True):
-    """Journaled: no engine accepts the previous problems of these groups of `batch`; these replace them.
-    `returned` and `cursor` as in `Drawn`."""
-
-    batch: str
-    groups: tuple[int, ...]
-    indices: tuple[int, ...]
-    returned: int
-    cursor: int
-
-
-class Returned(Message, frozen=True):
-    """Journaled: these problems were drawn for `batch` and aborted; they are drawn again, before new ones."""
-
-    batch: str
-    indices: tuple[int, ...]
 
 
 class ProblemOrder:
@@ -63,7 +35,14 @@ class ProblemOrder:
         """The problems of its groups that are drawn so far."""
         return self._batches.get(batch, [])
 
-    def draw(self, batch: str, until: int) -> Drawn | None:
+    def seed_place(self, batch: str, group: int) -> tuple[str, int]:
+        """The batch and the group whose seeds the group has: its own."""
+        return batch, group
+
+    def shape(self, batch: str, step: int) -> Shape | None:
+        """What this step launches: as every step."""
+
+    def draw(self, batch: str, until: int, step: int = 0) -> Drawn | None:
         """The event that gives the batch problems for its groups up to `until`; None when it has them."""
         first = len(self.of(batch))
         count = until - first
@@ -89,18 +68,25 @@ class ProblemOrder:
         new = [number % self._problems for number in range(self._cursor, cursor)]
         return (*again, *new), len(again), cursor
 
+    def settle(self, batch: str, kept: Collection[int], dropped: Collection[int]) -> Returned | None:
+        """The event that gives the problems of all other groups back; None when there are none to give."""
+        used = {*kept, *dropped}
+        return self.give_back(batch, [group for group in range(len(self.of(batch))) if group not in used])
+
     def give_back(self, batch: str, groups: list[int]) -> Returned | None:
         """The event that gives the problems of aborted groups back; None when there are none to give."""
         drawn = self.of(batch)
         indices = tuple(drawn[group] for group in groups if group < len(drawn))
         return Returned(batch=batch, indices=indices) if indices and batch not in self._settled else None
 
-    def apply(self, event: Drawn | Redrawn | Returned) -> None:
-        """Change by one event."""
+    def apply(self, event: DrawEvent) -> None:
+        """Change by one event. Raises OtherDraws for one of a job with rounds."""
         if isinstance(event, Returned):
             self._waiting.extend(event.indices)
             self._settled.add(event.batch)
             return
+        if not isinstance(event, Drawn | Redrawn):
+            raise OtherDraws("rounds.mode: expected tail, as the journal of this run has it, got off")
         self._cursor = event.cursor
         for _ in range(event.returned):
             self._waiting.popleft()

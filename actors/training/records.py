@@ -105,6 +105,28 @@ class Step(Record, frozen=True, kw_only=True):
     unscored: int = 0
 
 
+class Round(Record, frozen=True, kw_only=True):
+    """The round of a step in a job with rounds, written after its `Step`: see `round_end.RoundEnd`. round:
+    "short" or "long". ended, aborted: tokens of the launched responses, each with their number; of more than
+    64 different lengths neighbours are joined."""
+
+    step: int
+    round: str
+    launched: int
+    counted: int
+    over: int
+    deferred: int
+    queued: int
+    oldest_age: int
+    edge: int
+    longest: int
+    ended: tuple[tuple[int, int], ...]
+    aborted: tuple[tuple[int, int], ...]
+    aborted_tokens: int
+    trained_tokens: int
+    trained_responses: int
+
+
 class StepPath(Record, frozen=True, kw_only=True):
     """The critical path of a step, written after its `Step`: seconds by stage (`step_path.STAGES`), in their
     order. request: the response that the trainer got last; instance: where it was sent last; sends: how often
@@ -195,7 +217,9 @@ class End(Record, frozen=True, kw_only=True):
     failure: str = ""
 
 
-AnyRecord = Run | Sample | Step | StepPath | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
+AnyRecord = (
+    Run | Sample | Step | Round | StepPath | Eval | Node | Restart | Phase | FirstInstance | Verifier | End
+)
 
 
 class History(Protocol):

@@ -18,8 +18,12 @@ from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.rollout.state.group_policy import launched
+from gleaner.actors.training.draw_events import DrawOrder
 from gleaner.actors.training.job_journal import JobProgress
 from gleaner.actors.training.retrying_ask import RetryingAsk
+from gleaner.actors.training.round_draws import RoundDraws
+from gleaner.actors.training.round_end import RoundEnd, round_end
+from gleaner.actors.training.rounds import Kind, Shape
 from gleaner.actors.training.seeds import request_seed
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Done, Refused
@@ -39,7 +43,7 @@ class Submission:
         self, ctx: Context, retrying_ask: RetryingAsk, config: Config, standing: JobProgress
     ) -> None:
         self._ctx, self._retrying_ask, self._config = ctx, retrying_ask, config
-        self._draws = standing.draws
+        self._draws: DrawOrder = standing.draws
         self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
         self._prepared: dict[int, tuple[Prompt, ...]] = {}  # by step; of one step at most
 
@@ -49,8 +53,10 @@ class Submission:
 
     async def prepare(self, step: int) -> None:
         """Draw and word the problems of a step while the previous one is trained. Not if a batch draws again
-        while it is rolled out: the order of draws would depend on the time of this call."""
-        if self._config.rollout.selects or step in self._prepared:
+        while it is rolled out: the order of draws would depend on the time of this call. Nor with rounds: the
+        previous step's deferred draws are not in the queue yet."""
+        config = self._config
+        if config.rollout.selects or config.rounds.on or step in self._prepared:
             return
         try:
             prompts = await self._step_prompts(step)
@@ -61,8 +67,8 @@ class Submission:
 
     async def step(self, step: int, trainer: TrainerIs) -> None:
         """The batch of a training step; `trainer` has the newest weights. Raises NothingFits."""
-        rollout, batch = self._config.rollout, f"step-{step}"
-        count = launched(rollout.prompts, rollout.over_sampling)
+        rollout, rounds, batch = self._config.rollout, self._config.rounds, f"step-{step}"
+        shape = self._shape(step)
         prepared = self._prepared.pop(step, None)
         event = BatchSubmitted(
             batch=batch,
@@ -73,13 +79,16 @@ class Submission:
             temperature=rollout.temperature,
             again=rollout.sample_retries,
         )
-        if rollout.selects:
+        short = shape.kind is Kind.SHORT
+        if rollout.selects or short:
             event = structs.replace(
                 event,
                 wanted=rollout.prompts,
-                most=count + rollout.max_refills * rollout.prompts * rollout.drop_uniform,
+                most=shape.groups + rollout.max_refills * rollout.prompts * rollout.drop_uniform,
+                race=rounds.race if short else "",
+                counted=rollout.samples if short and shape.samples > rollout.samples else 0,
                 drop_uniform=rollout.drop_uniform,
-                over_sampling=rollout.over_sampling,
+                over_sampling=shape.groups / rollout.prompts if short else rollout.over_sampling,
             )
         await self._submit(event, trainer)
 
@@ -100,34 +109,43 @@ class Submission:
         drawn for, NothingFits."""
         if not self._draws.of(batch):
             raise Refused(f"{batch} is no batch of a step that is under way")
-        return await self._fitting(batch, first, count)
+        return await self._fitting(int(batch.removeprefix("step-")), first, count)
 
-    async def settle(self, step: int) -> None:
-        """The step is trained: problems of groups that were aborted or never added are drawn again."""
-        if self._config.rollout.over_sampling > 1:
-            batch = f"step-{step}"
-            fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
-            async with self._order:
-                used = {*fates.kept, *fates.dropped}
-                drawn = range(len(self._draws.of(batch)))  # also for a refill that came too late
-                event = self._draws.give_back(batch, [group for group in drawn if group not in used])
-                if event is not None:
-                    await self._ctx.journal.append(event)
-                    self._draws.apply(event)
+    async def settle(self, step: int) -> RoundEnd | None:
+        """The step is trained: problems of groups that were aborted or never added are drawn again, in a job
+        with rounds by a later long one. The outcome of its round, None without rounds."""
+        rounds = isinstance(self._draws, RoundDraws)
+        if not rounds and self._config.rollout.over_sampling == 1:
+            return None
+        batch = f"step-{step}"
+        fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
+        async with self._order:
+            event = self._draws.settle(batch, fates.kept, fates.dropped)
+            if event is not None:
+                await self._ctx.journal.append(event)
+                self._draws.apply(event)
+        if not isinstance(self._draws, RoundDraws):
+            return None
+        return round_end(self._draws, step, fates)
+
+    def _shape(self, step: int) -> Shape:
+        rollout = self._config.rollout
+        plain = Shape(Kind.PLAIN, launched(rollout.prompts, rollout.over_sampling), rollout.samples)
+        return self._draws.shape(f"step-{step}", step) or plain
 
     async def _step_prompts(self, step: int) -> tuple[Prompt, ...]:
-        rollout = self._config.rollout
-        return await self._fitting(f"step-{step}", 0, launched(rollout.prompts, rollout.over_sampling))
+        return await self._fitting(step, 0, self._shape(step).groups)
 
-    async def _fitting(self, batch: str, first: int, count: int) -> tuple[Prompt, ...]:
+    async def _fitting(self, step: int, first: int, count: int) -> tuple[Prompt, ...]:
         """The prompts of these groups of a step's batch. Problems whose prompts no engine accepts are
         replaced by the next ones, for good."""
         most = self._config.engine.max_prompt_tokens
+        batch, samples = f"step-{step}", self._shape(step).samples
         tried: dict[int, int] = {}
-        drawn = await self._drawn(batch, first + count)
+        drawn = await self._drawn(step, first + count)
         while True:
             indices = drawn[first : first + count]
-            prompts = await self._prompts(batch, "train", indices, self._config.rollout.samples, first)
+            prompts = await self._prompts(batch, "train", indices, samples, first)
             unfit = {group: one for group, one in enumerate(prompts, first) if len(one.tokens) > most}
             if not unfit:
                 break
@@ -154,10 +172,11 @@ class Submission:
             )
         return prompts
 
-    async def _drawn(self, batch: str, count: int) -> list[int]:
-        """The problems of at least the first `count` groups of a batch."""
+    async def _drawn(self, step: int, count: int) -> list[int]:
+        """The problems of at least the first `count` groups of a step's batch."""
+        batch = f"step-{step}"
         async with self._order:
-            event = self._draws.draw(batch, count)
+            event = self._draws.draw(batch, count, step)
             if event is not None:
                 await self._ctx.journal.append(event)
                 self._draws.apply(event)
@@ -173,10 +192,16 @@ class Submission:
                 split=split,
                 index=index,
                 tokens=tuple(tokens),
-                seeds=tuple(request_seed(seed, batch, group, sample) for sample in range(samples)),
+                seeds=tuple(
+                    request_seed(seed, *self._seed_place(split, batch, group), sample)
+                    for sample in range(samples)
+                ),
             )
             for group, (index, tokens) in enumerate(zip(indices, problems.prompts, strict=True), first)
         )
+
+    def _seed_place(self, split: str, batch: str, group: int) -> tuple[str, int]:
+        return self._draws.seed_place(batch, group) if split == "train" else (batch, group)
 
     async def _submit(self, event: BatchSubmitted, trainer: TrainerIs) -> None:
         await self._retrying_ask.ask(MANAGER, SubmitBatch(batch=event, weights=_weights(trainer)), Done)

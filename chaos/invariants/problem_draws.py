@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped
+from gleaner.actors.training.draw_events import Drawn, Redrawn, Returned
 from gleaner.actors.training.job_journal import StepFinished
-from gleaner.actors.training.problem_order import Drawn, Redrawn, Returned
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Fact
 from gleaner.chaos.invariants.truth import Truth

@@ -28,8 +28,8 @@ from gleaner.actors.rollout.state.events import (
     Scored,
     VersionPublished,
 )
+from gleaner.actors.training.draw_events import Drawn
 from gleaner.actors.training.job_journal import StepFinished
-from gleaner.actors.training.problem_order import Drawn
 from gleaner.actors.training.records import AnyRecord, Eval, Step
 from gleaner.chaos.invariants.catalogue import jury_of
 from gleaner.chaos.invariants.check import Found

@@ -14,7 +14,7 @@ from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.instances import Dispatch
 from gleaner.actors.protocol.rollout import Groups
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped, GroupsKept, Scored
-from gleaner.actors.training.problem_order import Drawn, Returned
+from gleaner.actors.training.draw_events import Drawn, Returned
 from gleaner.actors.training.records import Eval
 from gleaner.chaos.invariants.facts import Fact, RunEnd, VerifierAnswered
 from gleaner.chaos.invariants.group_selection import uniform

@@ -6,7 +6,7 @@ there. The controller gives the same prompts for the same groups, in every call 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 
 from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.instances import Abort
@@ -16,7 +16,13 @@ from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.admission import unfit
 from gleaner.actors.rollout.state.effects import Effects
 from gleaner.actors.rollout.state.events import GroupsAdded
-from gleaner.actors.rollout.state.group_events import decision_of, due_aborts, events_of
+from gleaner.actors.rollout.state.group_events import (
+    Selects,
+    closings_of,
+    decision_of,
+    due_aborts,
+    events_of,
+)
 from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.supervisor import AskFailed, Context
 
@@ -26,6 +32,7 @@ RETRY_S = 0.2
 UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them sends none
 ABORT_AGAIN_S = 0.5  # an abort may be lost in transit
 ABORT_LATE_S = 10.0
+RACE_S = 0.1  # between two looks at a race in which no response ended
 
 
 class GroupSelection:
@@ -43,6 +50,7 @@ class GroupSelection:
         self._max_prompt_tokens, self._act = max_prompt_tokens, act
         self._asking: set[str] = set()  # batches for which prompts are requested
         self._aborting: set[str] = set()  # instances with aborts in progress
+        self._looked_s: dict[str, float] = {}  # when a batch was looked at last
         self._never = asyncio.Event()
 
     def start(self) -> None:
@@ -50,15 +58,34 @@ class GroupSelection:
         for batch in list(self._journaled.state.log.batches.values()):
             self.look(batch)
 
-    def look(self, batch: Batch) -> None:
-        """Decide again: a group was completed or added, or the state was restored."""
-        decision = decision_of(batch)
+    def look(self, batch: Batch, touched: Iterable[int] | None = None) -> None:
+        """Decide again: a group was completed or added, or the state was restored. touched: the groups of a
+        race with news; None: any."""
+        self._looked_s[batch.name] = self._ctx.turn_time()
+        if (closings := closings_of(batch, touched)) is not None:
+            self._enter(batch, closings)
+        decision = decision_of(batch, touched)
         if events := events_of(batch.name, decision):
-            changes, committed = self._journaled.enter(*events, flush=True)
-            self._ctx.background(self._decided(changes, committed), f"groups of {batch.name}")
+            self._enter(batch, *events)
         if decision.add and batch.name not in self._asking:
             self._asking.add(batch.name)
             self._ctx.background(self._refill(batch), f"prompts for {batch.name}")
+
+    def frame_arrived(self) -> None:
+        """Decide the races again, at most every `RACE_S`: responses that still run are longer by now."""
+        now_s = self._ctx.turn_time()
+        for batch in list(self._journaled.state.log.batches.values()):
+            under_way = batch.submitted.race and len(batch.fates.kept) < batch.wanted
+            if under_way and now_s - self._looked_s.get(batch.name, -RACE_S) >= RACE_S:
+                self.look(batch)
+
+    def released(self, name: str) -> None:
+        """The batch is open no more."""
+        self._looked_s.pop(name, None)
+
+    def _enter(self, batch: Batch, *events: Selects) -> None:
+        changes, committed = self._journaled.enter(*events, flush=True)
+        self._ctx.background(self._decided(changes, committed), f"groups of {batch.name}")
 
     async def _decided(self, changes: Sequence[Effects], committed: Awaitable[int]) -> None:
         await committed

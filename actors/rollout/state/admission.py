@@ -42,6 +42,12 @@ def refusal_of(log: TokenLog, event: BatchSubmitted) -> str | None:
             f"batch {event.batch}: {event.wanted} wanted groups, {len(event.prompts)} prompts and at "
             f"most {event.most} groups do not go together"
         )
+    if event.race and not event.wanted:
+        return f"batch {event.batch}: a race needs a number of wanted groups"
+    if event.counted and not (
+        event.race and all(0 < event.counted <= len(prompt.seeds) for prompt in event.prompts)
+    ):
+        return f"batch {event.batch}: {event.counted} counted samples need a race, and as many seeds a prompt"
     most = MAX_OPEN_BATCHES if event.scored else MAX_OPEN_SINGLES
     alike = (batch.submitted.scored == event.scored for batch in log.batches.values())
     if len(log.batches) >= most and sum(alike) >= most:

@@ -110,8 +110,18 @@ class Scored(Message, frozen=True):
     detail: str = ""
 
 
+class GroupsClosed(Message, frozen=True):
+    """These groups of a race have all of their samples: for each group the numbers of the samples that count.
+    The other samples do not, and their running requests are aborted."""
+
+    batch: str
+    groups: tuple[int, ...]
+    samples: tuple[tuple[int, ...], ...]
+
+
 class GroupsKept(Message, frozen=True):
-    """These complete groups count, in a batch that does not keep all of its groups."""
+    """These groups count, in a batch that does not keep all of its groups. They are complete, or, in a race,
+    closed: their verdicts may be missing."""
 
     batch: str
     groups: tuple[int, ...]
@@ -168,7 +178,8 @@ class BatchReleased(Message, frozen=True):
 class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     """A `request_log.RequestLog` at rest, without what its batch has. Tokens u32, log-probs f32, raw.
 
-    again: how often its sample had been generated before. dropped: why it does not count, "" if it does.
+    again: how often its sample had been generated before. dropped: why it does not count, "" if it does;
+    ended: it was finished before.
     let_go: number and CRC-32 of its tokens, if they are held no longer. due: its deadline has passed. cut:
     its engine ended it at a limit.
     """
@@ -187,10 +198,12 @@ class RequestRecord(msgspec.Struct, frozen=True, kw_only=True):
     let_go: tuple[int, int] | None = None
     due: bool = False
     cut: bool = False
+    ended: bool = False
 
 
 class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """An open batch at rest. dropped: group and why. Samples that were generated again precede the others."""
+    """An open batch at rest. dropped: group and why. closed: groups of a race with the samples that count.
+    Samples that were generated again precede the others, those that do not count in a closed group follow."""
 
     submitted: BatchSubmitted
     taker: int
@@ -199,6 +212,7 @@ class BatchRecord(msgspec.Struct, frozen=True, kw_only=True):
     kept: tuple[int, ...] = ()
     dropped: tuple[tuple[int, str], ...] = ()
     added: tuple[Prompt, ...] = ()
+    closed: tuple[tuple[int, tuple[int, ...]], ...] = ()
 
 
 class Ticket(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,10 +241,11 @@ class StreamRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Counters(msgspec.Struct, kw_only=True):
     """Sums since the job started; they outlive batches, instances and restarts.
 
-    tokens_wasted: by cause, of tokens that no step is trained on. "aborted": their group was surplus, or they
-    still arrived after an abort; "dropped": their group was uniform; "lost": their sample was generated
-    again; "stale": made under weights that are too old. verdicts: by status, also of samples that were
-    generated again. failure: the text of the last verdict that was a failure of our own.
+    tokens_wasted: by cause, of tokens that no step is trained on. "aborted": their group was surplus, or
+    their sample in a closed group, or they still arrived after an abort; "dropped": their group was uniform;
+    "lost": their sample was generated again; "stale": made under weights that are too old. verdicts: by
+    status, also of samples that were generated again. failure: the text of the last verdict that was a
+    failure of our own.
     """
 
     tokens_collected: int = 0

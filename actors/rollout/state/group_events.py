@@ -1,19 +1,28 @@
-"""Selection events: groups kept, dropped and added, samples generated again.
+"""Selection events: groups closed, kept, dropped and added, samples generated again.
 
 Owns their effects. A part of `state`, whose rules hold here too: total, pure, the same live and in replay.
-`group_policy` decides which of them happen.
+`group_policy` and `race` decide which of them happen.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from gleaner.actors.rollout.state.effects import Effects, EndedTicket
-from gleaner.actors.rollout.state.events import Counters, GroupsAdded, GroupsDropped, GroupsKept, SampleAgain
+from gleaner.actors.rollout.state.events import (
+    Counters,
+    GroupsAdded,
+    GroupsClosed,
+    GroupsDropped,
+    GroupsKept,
+    SampleAgain,
+)
 from gleaner.actors.rollout.state.group_policy import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
+from gleaner.actors.rollout.state.race import Entrant, decide_race
+from gleaner.actors.rollout.state.race_keys import closing
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.tickets import Streams
 from gleaner.actors.rollout.state.token_log import Batch, TokenLog
 
-Selects = GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
+Selects = GroupsClosed | GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
 
 
 def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, changes: Effects) -> None:
@@ -26,6 +35,8 @@ def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, 
             batch = log.batches.get(event.batch)
     if batch is None:
         changes.refused.append("unknown_batch")
+    elif isinstance(event, GroupsClosed):
+        _closed(log, streams, counters, batch, event, changes)
     elif isinstance(event, GroupsKept):
         _kept(batch, event, changes)
     elif isinstance(event, GroupsDropped):
@@ -34,16 +45,35 @@ def select(log: TokenLog, streams: Streams, counters: Counters, event: Selects, 
         _added(log, batch, event, changes)
 
 
+def _closed(
+    log: TokenLog, streams: Streams, counters: Counters, batch: Batch, event: GroupsClosed, changes: Effects
+) -> None:
+    surplus: dict[str, RequestLog] = {}
+    chosen = dict(zip(event.groups, event.samples, strict=False))
+    for group in _undecided(batch, tuple(chosen), changes):
+        known = {request.sample for request in batch.groups[group]}
+        if group in batch.fates.closed:
+            changes.refused.append("closed_twice")
+        elif len(chosen[group]) != batch.submitted.counted or not known.issuperset(chosen[group]):
+            changes.refused.append("closed_otherwise")
+        else:
+            surplus |= {request.id: request for request in batch.close_group(group, chosen[group])}
+            if batch.complete(group):
+                changes.completed.append((batch.name, group))
+    _give_up(log, streams, counters, surplus, SURPLUS, "aborted", changes)
+
+
 def _kept(batch: Batch, event: GroupsKept, changes: Effects) -> None:
     for group in _undecided(batch, event.groups, changes):
-        if not batch.complete(group):
+        if not (batch.closed(group) if batch.submitted.race else batch.complete(group)):
             changes.refused.append("kept_incomplete")
         elif len(batch.fates.kept) >= batch.wanted:
             changes.refused.append("kept_too_many")
         else:
             batch.fates.kept[group] = None
             batch.verdicts += 1
-            changes.completed.append((batch.name, group))
+            if batch.complete(group):
+                changes.completed.append((batch.name, group))
 
 
 def _dropped(
@@ -115,18 +145,44 @@ def _give_up(
                 stream.supersede(number)
     changes.dropped += requests
     for request in requests.values():
-        request.dropped = why
+        request.dropped, request.ended = why, request.state is RequestState.FINISHED
         log.move(request, RequestState.DROPPED)
         counters.waste(cause, len(request))
         log.let_go(request)
 
 
-def decision_of(batch: Batch) -> Decision:
-    """What is to be decided about an open batch now."""
+def closings_of(batch: Batch, touched: Iterable[int] | None = None) -> GroupsClosed | None:
+    """The event that closes every group of an open race whose samples are certain by now; None for none.
+    touched: the groups with news; None: any."""
+    event = batch.submitted
+    if not event.counted:
+        return None
+    certain: dict[int, tuple[int, ...]] = {}
+    for group in range(len(batch.groups)) if touched is None else sorted(touched):
+        if group in batch.fates.closed or group in batch.fates.dropped:
+            continue
+        samples = closing(batch, group, event.counted, by_time=event.race == "time")
+        if samples is not None:
+            certain[group] = samples
+    if not certain:
+        return None
+    return GroupsClosed(batch=batch.name, groups=tuple(certain), samples=tuple(certain.values()))
+
+
+def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
+    """What is to be decided about an open batch now. touched: the groups of a race with news; None: any."""
     if not batch.selects:
         return Decision()
     event = batch.submitted
     rule = Rule(event.wanted, event.most, event.drop_uniform, event.over_sampling)
+    if event.race == "tokens":
+        count = event.counted or len(batch.prompt(0).seeds)
+        batch.race.look(batch, count, touched)
+        entrants = []
+        for group in range(len(batch.groups)):
+            tokens, closed = batch.race.of(batch, group, count)
+            entrants.append(Entrant(group, tokens, closed, _standing(batch, group)))
+        return decide_race(rule, entrants)
     return decide(rule, [_standing(batch, group) for group in range(len(batch.groups))])
 
 
@@ -147,7 +203,10 @@ def _standing(batch: Batch, group: int) -> Standing:
         return Standing.KEPT
     if why := batch.fates.dropped.get(group):
         return Standing.ABORTED if why == SURPLUS else Standing.DROPPED
-    if not batch.complete(group):
+    race = batch.submitted.race
+    if race and not batch.submitted.drop_uniform and batch.closed(group):
+        return Standing.VARIED  # its verdicts change nothing
+    if not batch.complete(group) or (race and not batch.closed(group)):
         return Standing.OPEN
     scores = {log.score for log in batch.groups[group] if log.score is not None}
     return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM
@@ -156,7 +215,7 @@ def _standing(batch: Batch, group: int) -> Standing:
 def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:
     """Tickets of requests that do not count, by instance, whose end its stream has not reported yet."""
     due: dict[str, list[int]] = {}
-    if not any(batch.fates.dropped for batch in log.batches.values()):
+    if not any(batch.fates.dropped or batch.fates.closed for batch in log.batches.values()):
         return due
     for name, stream in streams.items():
         for number, ticket in stream.tickets.items():

@@ -12,11 +12,13 @@ from gleaner.actors.protocol.batches import Prompt
 @dataclass(slots=True)
 class GroupOutcomes:
     """kept: groups that count, in the order of the decisions. dropped: those that do not, and why. added: the
-    prompts drawn since the batch was submitted, in the order of their groups."""
+    prompts drawn since the batch was submitted, in the order of their groups. closed: groups of a race, with
+    the samples that count where not all of them do."""
 
     kept: dict[int, None] = field(default_factory=dict)  # an ordered set
     dropped: dict[int, str] = field(default_factory=dict)
     added: list[Prompt] = field(default_factory=list)
+    closed: dict[int, tuple[int, ...]] = field(default_factory=dict)
 
     def faults(self, wanted: int, taken: Set[int]) -> Iterator[str]:
         """Faults of the record; none, unless there is a bug. wanted: groups that the batch ends with; taken:

@@ -47,6 +47,7 @@ class RequestLog:
     status: str = ""  # of its verdict, "" before that
     again: int = 0  # how often its sample had been generated before
     dropped: str = ""  # why it does not count
+    ended: bool = False  # it was finished before it was dropped
     crc: int | None = None  # CRC-32 of its tokens, once they are held here no longer
     _count: int = 0  # how many tokens it had
     due: bool = False  # its deadline has passed: it ends with its tokens so far

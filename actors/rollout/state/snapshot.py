@@ -20,6 +20,7 @@ def record_batch(batch: Batch) -> BatchRecord:
         kept=tuple(batch.fates.kept),
         dropped=tuple(batch.fates.dropped.items()),
         added=batch.as_added(),
+        closed=tuple(batch.fates.closed.items()),
     )
 
 
@@ -45,6 +46,7 @@ def _record_request(log: RequestLog, tokens: bytes, logprobs: bytes) -> RequestR
         let_go=None if log.crc is None else (len(log), log.crc),
         due=log.due,
         cut=log.cut,
+        ended=log.ended,
     )
 
 
@@ -55,17 +57,30 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
     log.add(batch, record.added)
     batch.fates.kept, batch.fates.dropped = dict.fromkeys(record.kept), dict(record.dropped)
     past = len(record.requests) - sum(map(len, batch.groups))
+    closed = dict(record.closed)
+    surplus = sum(len(batch.groups[group]) - len(samples) for group, samples in closed.items())
+    whole = len(record.requests) - surplus
     for number, kept in enumerate(record.requests):
-        request = batch.groups[kept.group][kept.sample]
+        if number == whole:
+            for group, samples in closed.items():
+                batch.close_group(group, samples)
+        request = _place(batch, kept, surplus=number >= whole)
         request.attempts = kept.attempts
         request.restore(kept.tokens, kept.logprobs, kept.spans)
         if kept.let_go is not None:
             log.restore_let_go(request, *kept.let_go)
         request.score, request.status = kept.score, kept.status
-        request.dropped, request.due, request.cut = kept.dropped, kept.due, kept.cut
+        request.dropped, request.ended = kept.dropped, kept.ended
+        request.due, request.cut = kept.due, kept.cut
         log.move(request, RequestState(kept.state))
         if number < past:
             log.again(request)
+
+
+def _place(batch: Batch, record: RequestRecord, *, surplus: bool) -> RequestLog:
+    """The request of this record in a batch that is opened anew."""
+    requests = batch.surplus if surplus else batch.groups[record.group]
+    return next(one for one in requests if (one.group, one.sample) == (record.group, record.sample))
 
 
 def record_stream(instance: str, stream: Stream) -> StreamRecord:

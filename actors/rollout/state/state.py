@@ -23,6 +23,7 @@ from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
     GroupsAdded,
+    GroupsClosed,
     GroupsDropped,
     GroupsKept,
     GroupsTaken,
@@ -77,7 +78,7 @@ class RolloutState:
                 self._scored(event, changes)
             case GroupsTaken():
                 self._taken(event, changes)
-            case GroupsKept() | GroupsDropped() | GroupsAdded() | SampleAgain():
+            case GroupsClosed() | GroupsKept() | GroupsDropped() | GroupsAdded() | SampleAgain():
                 select(self.log, self.streams, self.counters, event, changes)
             case BatchSubmitted():
                 self._submitted(event, changes)

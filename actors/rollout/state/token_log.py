@@ -9,7 +9,7 @@ every span bears a version that the request's batch admits; a group is handed ou
 """
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 import msgspec
@@ -18,6 +18,7 @@ from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.group_outcomes import GroupOutcomes
 from gleaner.actors.rollout.state.group_policy import seed_again
 from gleaner.actors.rollout.state.queue import RequestQueue
+from gleaner.actors.rollout.state.race_keys import RaceKeys
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_columns import TokenColumns
 
@@ -37,6 +38,9 @@ class Batch:
     fates: GroupOutcomes = field(default_factory=GroupOutcomes)
     past: list[RequestLog] = field(default_factory=list)
     """Requests whose samples were generated again: they count no more, and stay for the ledger."""
+    surplus: list[RequestLog] = field(default_factory=list)
+    """Requests of closed groups that do not count; they stay for the ledger."""
+    race: RaceKeys = field(default_factory=RaceKeys)
 
     @property
     def name(self) -> str:
@@ -48,7 +52,16 @@ class Batch:
 
     def due(self, group: int) -> bool:
         """The group is complete and counts: the trainer may have it."""
-        return group in self.fates.kept if self.selects else self.complete(group)
+        if self.selects and group not in self.fates.kept:
+            return False
+        return self.complete(group)
+
+    def closed(self, group: int) -> bool:
+        """The samples of the group that count are known, and finished."""
+        if self.submitted.counted and group not in self.fates.closed:
+            return False
+        ended = (RequestState.FINISHED, RequestState.DROPPED)
+        return all(log.again or log.state in ended for log in self.groups[group])
 
     @property
     def selects(self) -> bool:
@@ -68,7 +81,7 @@ class Batch:
     @property
     def most_tokens(self) -> int:
         """Tokens of its requests if all reach their limit."""
-        return sum(map(len, self.groups)) * self.submitted.max_new_tokens
+        return (sum(map(len, self.groups)) + len(self.surplus)) * self.submitted.max_new_tokens
 
     def as_submitted(self) -> BatchSubmitted:
         """The submission with the tokens of its prompts, which `submitted` lacks."""
@@ -95,10 +108,20 @@ class Batch:
         return [group for group in range(len(self.groups)) if group not in taken and self.due(group)]
 
     def requests(self) -> Iterator[RequestLog]:
-        """All requests; those whose samples were generated again are first."""
+        """All requests; those whose samples were generated again are first, those that do not count in their
+        closed groups are last."""
         yield from self.past
         for group in self.groups:
             yield from group
+        yield from self.surplus
+
+    def close_group(self, group: int, samples: Collection[int]) -> list[RequestLog]:
+        """These samples of the group count; returns the requests of the others."""
+        others = [log for log in self.groups[group] if log.sample not in samples]
+        self.groups[group] = [log for log in self.groups[group] if log.sample in samples]
+        self.surplus += others
+        self.fates.closed[group] = tuple(sorted(samples))
+        return others
 
 
 def request_id(batch: str, group: int, sample: int, again: int = 0) -> str:
@@ -144,7 +167,8 @@ class TokenLog:
             batch.submitted, log.group, log.sample, log.prompt, seed_again(first_seed, again), again
         )
         batch.past.append(log)
-        batch.groups[log.group][log.sample] = new
+        group = batch.groups[log.group]
+        group[group.index(log)] = new
         self._enter(new)
         return new
 

@@ -5,7 +5,8 @@ import random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gleaner.actors.training.problem_order import KEPT_STEPS, Drawn, ProblemOrder, Redrawn, Returned
+from gleaner.actors.training.draw_events import Drawn, Redrawn, Returned
+from gleaner.actors.training.problem_order import KEPT_STEPS, ProblemOrder
 from gleaner.supervisor import Message
 
 PROMPTS = 4

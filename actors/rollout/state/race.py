@@ -1,0 +1,124 @@
+"""Race of the groups of a short round: the samples of a group, and the groups of the batch, that count.
+
+Pure: token counts and verdicts go in, a decision comes out. Source: RollPacker (arXiv 2509.21009, section 3):
+more is launched than counts, and what is short counts. Here the order of a race is one of tokens and not of
+time: the key of a group is the number of tokens of its R0-th shortest sample, equal keys are ordered by the
+number of the group, and the P0 groups with the smallest keys count. That is a function of the responses
+alone: machines, moves and deaths change when it is known, and never what it is.
+
+Before a response has ended, its tokens so far bound its length from below. So a decision here is certain when
+it is made: no later token, verdict or added group revokes it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gleaner.actors.rollout.state.group_policy import Decision, Rule, Standing
+
+
+@dataclass(frozen=True, slots=True)
+class Racer:
+    """A sample in the race of its group. tokens: so far; finished: it gets no more."""
+
+    sample: int
+    tokens: int
+    finished: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Entrant:
+    """A group in the race of its batch. tokens: its key if it is closed, else the least that its key can be.
+    closed: its samples are known and finished. standing: OPEN as long as a verdict of them is missing."""
+
+    number: int
+    tokens: int
+    closed: bool
+    standing: Standing
+
+
+def chosen(racers: Sequence[Racer], count: int, *, by_time: bool) -> tuple[int, ...] | None:
+    """The `count` samples of a group that count, in ascending order; None while that is not certain.
+
+    By tokens: the shortest ones; by time: of those that have finished now, the shortest ones.
+    """
+    if by_time:
+        racers = [racer for racer in racers if racer.finished]
+    first = sorted(racers, key=lambda racer: (racer.tokens, racer.sample))[:count]
+    if len(first) < count or not all(racer.finished for racer in first):
+        return None
+    return tuple(sorted(racer.sample for racer in first))
+
+
+def group_key(racers: Sequence[Racer], count: int) -> int:
+    """Tokens of the `count`-th shortest sample; a lower bound of them while samples are not finished."""
+    return sorted(racer.tokens for racer in racers)[count - 1]
+
+
+def decide_race(rule: Rule, entrants: Sequence[Entrant]) -> Decision:
+    """The decision that is certain now, of all groups of a batch in any order.
+
+    A uniform group that would count is dropped and takes no place, as long as fewer than `rule.droppable`
+    uniform groups have lower numbers. One that would not count is surplus as any other.
+    """
+    order = sorted(entrants, key=lambda one: (one.tokens, one.number))
+    droppable = _droppable(rule, entrants)
+    keep: list[int] = []
+    drop: list[int] = []
+    place = 0
+    for one in order:
+        if one.standing in _OUT:
+            continue
+        if place >= rule.wanted:
+            break
+        if _is_uniform(rule, one) and droppable[one.number]:
+            drop.append(one.number)
+            continue
+        place += 1
+        decided = not _is_uniform(rule, one) or droppable[one.number] is False
+        if one.standing is not Standing.KEPT and _known(rule, one) and decided:
+            keep.append(one.number)
+    abort = _losers(rule, order, set(keep), set(drop))
+    left = sum(one.standing is not Standing.DROPPED for one in entrants) - len(drop)
+    add = max(0, min(rule.wanted - left, rule.most - len(entrants)))
+    return Decision(tuple(sorted(keep)), tuple(sorted(drop)), abort, add)
+
+
+def _droppable(rule: Rule, entrants: Sequence[Entrant]) -> dict[int, bool | None]:
+    """Whether each group is dropped if it is uniform; None as long as that is not certain."""
+    found: dict[int, bool | None] = {}
+    uniform = unknown = 0  # of the groups with lower numbers
+    for one in sorted(entrants, key=lambda one: one.number):
+        certain = uniform + unknown < rule.droppable or uniform >= rule.droppable
+        found[one.number] = uniform + unknown < rule.droppable if certain else None
+        uniform += one.standing in (Standing.DROPPED, Standing.UNIFORM)
+        unknown += one.standing is Standing.OPEN
+    return found
+
+
+def _losers(rule: Rule, order: Sequence[Entrant], keep: set[int], drop: set[int]) -> tuple[int, ...]:
+    """Groups that `rule.wanted` others precede for certain."""
+    ahead = 0
+    losers = []
+    for one in order:
+        if one.standing in _OUT or one.number in drop:
+            continue
+        kept = one.standing is Standing.KEPT or one.number in keep
+        if ahead >= rule.wanted and not kept:
+            losers.append(one.number)
+        elif kept or (_known(rule, one) and not _is_uniform(rule, one)):
+            ahead += 1
+    return tuple(sorted(losers))
+
+
+def _known(rule: Rule, one: Entrant) -> bool:
+    """Whether it is known that the group takes a place, if it comes to its turn."""
+    if one.standing is Standing.KEPT:
+        return True
+    return one.closed and (not rule.drop_uniform or one.standing is not Standing.OPEN)
+
+
+def _is_uniform(rule: Rule, one: Entrant) -> bool:
+    return rule.drop_uniform and one.standing is Standing.UNIFORM
+
+
+_OUT = (Standing.DROPPED, Standing.ABORTED)

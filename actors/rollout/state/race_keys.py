@@ -1,0 +1,73 @@
+"""Race keys: the keys of the groups of a race, from the token counts of their requests.
+
+Owns what is remembered of them between two looks, so that a look reads only what can have changed: keys of
+closed groups are final, and an old bound of another group is still a bound. Nothing of it is durable: it
+follows from the token log. Pure.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from gleaner.actors.rollout.state.race import Racer, chosen, group_key
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+
+_ENDED = (RequestState.FINISHED, RequestState.DROPPED)
+
+
+class Racing(Protocol):
+    """What a race reads of its batch."""
+
+    @property
+    def groups(self) -> Sequence[Sequence[RequestLog]]:
+        """The requests of each group that count, or may count."""
+
+    @property
+    def past(self) -> Sequence[RequestLog]:
+        """Requests whose samples were generated again."""
+
+    def closed(self, group: int) -> bool:
+        """See `token_log.Batch`."""
+
+
+class RaceKeys:
+    """See the module; of one batch."""
+
+    def __init__(self) -> None:
+        self._final: dict[int, int] = {}  # keys of closed groups
+        self._bounds: dict[int, int] = {}  # of the others, as they were read last
+
+    def look(self, batch: Racing, count: int, touched: Iterable[int] | None = None) -> None:
+        """Read the bounds of these groups anew; of all that are not closed where `touched` is None."""
+        groups = range(len(batch.groups)) if touched is None else touched
+        for group in groups:
+            if group not in self._final:
+                self._bounds[group] = group_key(racers(batch, group), count)
+
+    def of(self, batch: Racing, group: int, count: int) -> tuple[int, bool]:
+        """The key of the group, and whether it is closed; a bound of the key if it is not."""
+        final = self._final.get(group)
+        if final is not None:
+            return final, True
+        if batch.closed(group):
+            key = self._final[group] = group_key(racers(batch, group), count)
+            return key, True
+        return self._bounds.get(group, 0), False
+
+
+def racers(batch: Racing, group: int) -> list[Racer]:
+    """The samples of a group. One that is generated again has the place of its first response."""
+    return [_racer(batch, log) for log in batch.groups[group]]
+
+
+def closing(batch: Racing, group: int, count: int, *, by_time: bool) -> tuple[int, ...] | None:
+    """The samples of an open group that count; None while that is not certain."""
+    return chosen(racers(batch, group), count, by_time=by_time)
+
+
+def _racer(batch: Racing, log: RequestLog) -> Racer:
+    if not log.again:
+        return Racer(log.sample, len(log), log.state in _ENDED)
+    first = next(
+        one for one in batch.past if (one.group, one.sample, one.again) == (log.group, log.sample, 0)
+    )
+    return Racer(log.sample, len(first), finished=True)

@@ -1,0 +1,186 @@
+"""`RoundDraws`: the draws of a job with rounds, and the long queue.
+
+A draw is one use of a problem, by a number that only grows: draw n is problem n modulo the number of
+problems. Owns the cursor of new draws, the draws of each batch with the kind of its round, and the queue of
+deferred draws, first deferred first out. A draw leaves the queue when its step is trained, and not when it is
+launched: a long round that never ends loses none. Pure: every change is an event in the controller's journal
+before any other actor gets it.
+
+Law: the draws launched so far are those trained, those over (uniform, or too long for every engine), those in
+the queue, and those of batches that are not settled; no draw is in two of these sets.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from gleaner.actors.training.draw_events import (
+    DrawEvent,
+    OtherDraws,
+    RoundDrawn,
+    RoundRedrawn,
+    RoundSettled,
+)
+from gleaner.actors.training.problem_order import KEPT_STEPS
+from gleaner.actors.training.rounds import Kind, RoundRule, Shape, shape_of
+
+
+@dataclass(slots=True)
+class _Round:
+    """An open or recent round."""
+
+    shape: Shape
+    draws: list[int] = field(default_factory=list)
+    settled: bool = False
+
+
+class RoundDraws:
+    """See the module.
+
+    Args:
+        problems: of the training split.
+        own_seeds: a deferred draw keeps the seeds of its first launch.
+    """
+
+    def __init__(self, problems: int, rule: RoundRule, *, own_seeds: bool = True) -> None:
+        self._problems, self._rule, self._own_seeds = problems, rule, own_seeds
+        self._cursor = 0
+        self._queue: dict[int, int] = {}  # deferred draws in order, each with the step that launched it first
+        self._launched: dict[int, int] = {}  # of open batches: draws with the step that launched them first
+        self._rounds: dict[str, _Round] = {}
+
+    @property
+    def waiting(self) -> int:
+        """Deferred draws in the queue, those of open rounds included."""
+        return len(self._queue)
+
+    @property
+    def cursor(self) -> int:
+        """New draws so far."""
+        return self._cursor
+
+    def oldest(self) -> int | None:
+        """The step that first launched the oldest draw in the queue; None if it is empty."""
+        return min(self._queue.values(), default=None)
+
+    def queued(self) -> list[int]:
+        """The draws in the queue, first deferred first."""
+        return list(self._queue)
+
+    def numbers(self, batch: str) -> list[int]:
+        """The draws of a batch, by group."""
+        one = self._rounds.get(batch)
+        return [] if one is None else one.draws
+
+    def of(self, batch: str) -> list[int]:
+        """The problems of its groups that are drawn so far."""
+        return [number % self._problems for number in self.numbers(batch)]
+
+    def seed_place(self, batch: str, group: int) -> tuple[str, int]:
+        """The batch and the group whose seeds the group has: those of its draw in a job without rounds."""
+        if not self._own_seeds:
+            return batch, group
+        step, place = divmod(self.numbers(batch)[group], self._rule.prompts)
+        return f"step-{step + 1}", place
+
+    def shape(self, batch: str, step: int) -> Shape:
+        """The round of this step: as it was drawn, else as the queue has it now."""
+        one = self._rounds.get(batch)
+        if one is not None:
+            return one.shape
+        short = sum(not one.settled and one.shape.kind is Kind.SHORT for one in self._rounds.values())
+        return shape_of(self._rule, step, self._free(), short * self._rule.surplus)
+
+    def draw(self, batch: str, until: int, step: int) -> RoundDrawn | None:
+        """The event that gives the batch draws for its groups up to `until`; None when it has them. Later
+        draws of a long round come from the queue first."""
+        shape = self.shape(batch, step)
+        first = len(self.numbers(batch))
+        count = until - first
+        if count <= 0:
+            return None
+        taken = self._in_rounds()
+        deferred = [one for one in self._queue if one not in taken][:count]
+        if shape.kind is not Kind.LONG:
+            deferred = []
+        cursor = self._cursor + count - len(deferred)
+        draws = (*deferred, *range(self._cursor, cursor))
+        return RoundDrawn(
+            batch=batch, kind=shape.kind, samples=shape.samples, first=first, draws=draws, cursor=cursor
+        )
+
+    def redraw(self, batch: str, unfit: Mapping[int, int]) -> RoundRedrawn | None:
+        """The event that gives these groups, by number with the problem that fits no engine, new draws; None
+        when all of them have others already."""
+        drawn = self.of(batch)
+        groups = tuple(group for group, index in sorted(unfit.items()) if drawn[group] == index)
+        if not groups:
+            return None
+        cursor = self._cursor + len(groups)
+        draws = tuple(range(self._cursor, cursor))
+        return RoundRedrawn(batch=batch, groups=groups, draws=draws, cursor=cursor)
+
+    def settle(self, batch: str, kept: Collection[int], dropped: Collection[int]) -> RoundSettled | None:
+        """The event that ends a round: groups that counted, and uniform ones that were dropped. None if it is
+        settled already, or was never drawn."""
+        one = self._rounds.get(batch)
+        if one is None or one.settled:
+            return None
+        over = tuple(number for group, number in enumerate(one.draws) if group in dropped)
+        used = {*kept, *dropped}
+        deferred = tuple(sorted(number for group, number in enumerate(one.draws) if group not in used))
+        return RoundSettled(batch=batch, over=over, deferred=deferred)
+
+    def apply(self, event: DrawEvent) -> None:
+        """Change by one event. Raises OtherDraws for one of a job without rounds."""
+        match event:
+            case RoundDrawn():
+                launched = Shape(Kind(event.kind), len(event.draws), event.samples)
+                one = self._rounds.setdefault(event.batch, _Round(launched))
+                one.draws.extend(event.draws)
+                self._enter(event.batch, event.draws, event.cursor)
+            case RoundRedrawn():
+                one = self._rounds[event.batch]
+                for group, number in zip(event.groups, event.draws, strict=True):
+                    self._launched.pop(one.draws[group], None)
+                    self._queue.pop(one.draws[group], None)
+                    one.draws[group] = number
+                self._enter(event.batch, event.draws, event.cursor)
+            case RoundSettled():
+                self._settled(event)
+            case _:
+                raise OtherDraws("rounds.mode: expected off, as the journal of this run has it, got tail")
+
+    def finished(self, step: int) -> None:
+        """The step is on record, so draws of much earlier steps may be dropped."""
+        while len(self._rounds) > KEPT_STEPS:
+            oldest = next(iter(self._rounds))
+            if not self._rounds[oldest].settled:
+                return
+            del self._rounds[oldest]
+
+    def _enter(self, batch: str, draws: Collection[int], cursor: int) -> None:
+        step = int(batch.rpartition("-")[2])
+        for number in draws:
+            if number >= self._cursor:
+                self._launched[number] = step
+        self._cursor = cursor
+
+    def _settled(self, event: RoundSettled) -> None:
+        one = self._rounds[event.batch]
+        one.settled = True
+        kept_back = set(event.deferred)
+        for number in one.draws:
+            if number in kept_back:
+                if number not in self._queue:
+                    self._queue[number] = self._launched[number]
+            else:
+                self._queue.pop(number, None)
+            self._launched.pop(number, None)
+
+    def _in_rounds(self) -> set[int]:
+        """Draws of rounds that are not settled."""
+        return {number for one in self._rounds.values() if not one.settled for number in one.draws}
+
+    def _free(self) -> int:
+        """Deferred draws that no open round has."""
+        return len(self._queue.keys() - self._in_rounds())

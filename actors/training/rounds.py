@@ -1,0 +1,69 @@
+"""Rounds: the kind of the next step's rollout, and how much of it is launched.
+
+Pure. Source: RollPacker (arXiv 2509.21009, section 3, tail batching). A *draw* is one use of a problem; a
+*short* round launches more new draws than count, a *long* one the draws that short ones deferred. A long
+round begins as soon as it can be filled, so the queue of deferred draws holds less than a step and the
+surplus of one round, and a draw is deferred at most once.
+"""
+
+import enum
+import math
+from dataclasses import dataclass
+
+
+class Kind(enum.StrEnum):
+    """How a step is rolled out."""
+
+    PLAIN = "plain"
+    SHORT = "short"
+    LONG = "long"
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRule:
+    """prompts, samples: that a step counts; launched_prompts, launched_samples: of a short round. drain: the
+    last steps train what is deferred. steps: of the job. ahead: steps whose batches are open before their
+    forerunner is trained."""
+
+    prompts: int
+    samples: int
+    launched_prompts: int
+    launched_samples: int
+    steps: int
+    drain: bool = True
+    ahead: int = 0
+
+    @property
+    def surplus(self) -> int:
+        """Draws that a short round defers, if none is dropped."""
+        return self.launched_prompts - self.prompts
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a step launches: groups, and samples of each."""
+
+    kind: Kind
+    groups: int
+    samples: int
+
+
+def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> Shape:
+    """The round of a step (from 1) with so many deferred draws in the queue, when it begins. With `drain` a
+    short one only if the later steps can train all that is deferred then. coming: draws that open rounds are
+    going to defer."""
+    later = max(0, rule.steps - step - rule.ahead) * rule.prompts
+    drains = rule.drain and waiting + coming + rule.surplus > later
+    if waiting >= rule.prompts or drains:
+        return Shape(Kind.LONG, rule.prompts, rule.samples)
+    return Shape(Kind.SHORT, rule.launched_prompts, rule.launched_samples)
+
+
+def period_steps(rule: RoundRule) -> float:
+    """Steps from one long round to the next, with it, if no group is dropped; inf if nothing is deferred."""
+    return rule.prompts / rule.surplus + 1 if rule.surplus else math.inf
+
+
+def oldest_age(rule: RoundRule) -> float:
+    """The bound of the steps between a draw's first launch and the step that trains it, without drops."""
+    return math.ceil(rule.prompts / rule.surplus) + 2 if rule.surplus else 0.0

@@ -1,0 +1,179 @@
+"""Rounds: kinds and draws, laws over random jobs whose controller dies now and then."""
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gleaner.actors.training.draw_events import (
+    DrawEvent,
+    Drawn,
+    OtherDraws,
+    RoundDrawn,
+    RoundRedrawn,
+    RoundSettled,
+)
+from gleaner.actors.training.problem_order import ProblemOrder
+from gleaner.actors.training.round_draws import RoundDraws
+from gleaner.actors.training.rounds import Kind, RoundRule, oldest_age, period_steps, shape_of
+
+PROBLEMS = 7
+
+
+class Job:
+    """Steps of a job with rounds, up to `ahead` of them open at a time."""
+
+    def __init__(self, seed: int, rule: RoundRule, *, drops: float = 0.0, ahead: int = 0) -> None:
+        self.rng, self.rule, self.drops, self.ahead = random.Random(seed), rule, drops, ahead
+        self.draws, self.journal = RoundDraws(PROBLEMS, rule), list[DrawEvent]()
+        self.trained: list[int] = []
+        self.over: list[int] = []
+        self.kinds: list[Kind] = []
+        self.ages: list[int] = []
+        self.first: dict[int, int] = {}
+        self.opened = 0
+
+    def enter(self, event: DrawEvent | None) -> None:
+        if event is None:
+            return
+        self.journal.append(event)
+        self.draws.apply(event)
+        if self.rng.random() < 0.3:  # the controller dies behind the commit
+            self.draws = RoundDraws(PROBLEMS, self.rule)
+            for one in self.journal:
+                self.draws.apply(one)
+
+    def open(self, step: int) -> None:
+        batch = f"step-{step}"
+        shape = self.draws.shape(batch, step)
+        self.enter(self.draws.draw(batch, shape.groups, step))
+        assert self.draws.shape(batch, step) == shape, "the kind of a round stays"
+        assert self.draws.draw(batch, shape.groups, step) is None
+        if self.rng.random() < self.drops:
+            group = self.rng.randrange(shape.groups)
+            if shape.kind is Kind.SHORT:
+                self.over.append(self.draws.numbers(batch)[group])
+                self.enter(self.draws.redraw(batch, {group: self.draws.of(batch)[group]}))
+        for number in self.draws.numbers(batch):
+            self.first.setdefault(number, step)
+        self.opened = step
+
+    def train(self, step: int) -> None:
+        batch = f"step-{step}"
+        groups = list(range(len(self.draws.of(batch))))
+        dropped = [group for group in groups if self.rng.random() < self.drops]
+        until = len(groups) + len(dropped)
+        self.enter(self.draws.draw(batch, until, step))  # a refill
+        for number in self.draws.numbers(batch):
+            self.first.setdefault(number, step)
+        left = [group for group in range(until) if group not in dropped]
+        kept = sorted(self.rng.sample(left, self.rule.prompts))
+        numbers = self.draws.numbers(batch)
+        self.trained += [numbers[group] for group in kept]
+        self.ages += [step - self.first[numbers[group]] for group in kept]
+        self.over += [numbers[group] for group in dropped]
+        self.kinds.append(self.draws.shape(batch, step).kind)
+        for _ in range(2):  # a controller that died before the step was on record settles it again
+            self.enter(self.draws.settle(batch, kept, dropped))
+        self.draws.finished(step)
+
+    def run(self) -> None:
+        for step in range(1, self.rule.steps + 1):
+            while self.opened < min(step + self.ahead, self.rule.steps):
+                self.open(self.opened + 1)
+            self.train(step)
+            self.check()
+
+    def check(self) -> None:
+        waiting = self.draws.queued()
+        unsettled = [
+            number
+            for step in range(len(self.kinds) + 1, self.opened + 1)
+            for number in self.draws.numbers(f"step-{step}")
+            if number not in waiting
+        ]
+        everything = sorted([*self.trained, *self.over, *waiting, *unsettled])
+        assert everything == list(range(self.draws.cursor)), "each draw is in one place"
+
+
+def rule(
+    launched: int, steps: int = 20, *, prompts: int = 4, drain: bool = True, ahead: int = 0
+) -> RoundRule:
+    return RoundRule(prompts, 2, launched, 2, steps, drain, ahead)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(4, 8),
+    st.sampled_from([0.0, 0.3]),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_every_draw_is_trained_over_queued_or_open(
+    seed: int, launched: int, drops: float, ahead: int, drain: bool
+) -> None:
+    job = Job(seed, rule(launched, drain=drain, ahead=ahead), drops=drops, ahead=ahead)
+    job.run()
+    assert len(job.trained) == 20 * 4
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 8), st.integers(0, 2))
+def test_no_draw_waits_longer_than_a_period_and_two_steps(seed: int, launched: int, ahead: int) -> None:
+    job = Job(seed, rule(launched, ahead=ahead), ahead=ahead)
+    job.run()
+    assert max(job.ages) <= oldest_age(job.rule) + 2 * ahead
+    assert len(job.draws.queued()) == 0, "a job that drains trains what it launched"
+    assert sorted(job.trained) == list(range(80))
+
+
+@pytest.mark.parametrize(("prompts", "launched", "period"), [(8, 10, 5), (8, 9, 9), (8, 12, 3), (8, 16, 2)])
+def test_period_is_what_the_factor_gives_exactly(prompts: int, launched: int, period: int) -> None:
+    job = Job(1, rule(launched, 2 * period, prompts=prompts))
+    job.run()
+    assert period_steps(job.rule) == period
+    assert job.kinds == [*[Kind.SHORT] * (period - 1), Kind.LONG] * 2
+
+
+def test_last_steps_are_short_only_if_later_ones_have_room() -> None:
+    assert shape_of(rule(6, 3), 3, 0).kind is Kind.LONG, "what it deferred would never be trained"
+    assert shape_of(rule(6, 3), 2, 2).kind is Kind.SHORT
+    assert shape_of(rule(6, 3), 2, 3).kind is Kind.LONG
+    assert shape_of(rule(6, 3, drain=False), 3, 3).kind is Kind.SHORT
+
+
+def test_draw_has_the_seeds_of_the_job_without_rounds() -> None:
+    draws = RoundDraws(PROBLEMS, rule(6))
+    draws.apply(RoundDrawn(batch="step-1", kind="short", samples=2, first=0, draws=tuple(range(6)), cursor=6))
+    assert [draws.seed_place("step-1", group) for group in (0, 3, 4, 5)] == [
+        ("step-1", 0),
+        ("step-1", 3),
+        ("step-2", 0),
+        ("step-2", 1),
+    ]
+    anew = RoundDraws(PROBLEMS, rule(6), own_seeds=False)
+    assert anew.seed_place("step-1", 5) == ("step-1", 5)
+
+
+def test_long_round_that_never_ended_lost_no_draw() -> None:
+    draws = RoundDraws(PROBLEMS, rule(8))
+    first = draws.draw("step-1", 8, 1)
+    assert first is not None
+    draws.apply(first)
+    draws.apply(RoundSettled(batch="step-1", over=(), deferred=(4, 5, 6, 7)))
+    second = draws.draw("step-2", 4, 2)
+    assert second == RoundDrawn(batch="step-2", kind="long", samples=2, first=0, draws=(4, 5, 6, 7), cursor=8)
+    draws.apply(second)
+    assert draws.queued() == [4, 5, 6, 7]
+    assert draws.shape("step-3", 3).kind is Kind.SHORT, "they are in an open round"
+
+
+def test_journal_of_another_mode_is_refused_with_the_setting() -> None:
+    with pytest.raises(OtherDraws, match=r"rounds\.mode: expected off"):
+        RoundDraws(PROBLEMS, rule(8)).apply(
+            Drawn(batch="step-1", first=0, indices=(0,), returned=0, cursor=1)
+        )
+    with pytest.raises(OtherDraws, match=r"rounds\.mode: expected tail"):
+        ProblemOrder(PROBLEMS, 4).apply(RoundRedrawn(batch="step-1", groups=(0,), draws=(9,), cursor=10))

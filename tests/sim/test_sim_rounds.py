@@ -1,0 +1,101 @@
+"""Rounds in whole simulated jobs: what is trained, with and without faults."""
+
+from collections import Counter
+
+import pytest
+from sim_kills import harried, steps_of
+
+from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.training.records import Round
+from gleaner.configs.load import load
+from gleaner.rlctl.audit.invariants import audit
+from gleaner.rlctl.simulated_evidence import evidence
+from gleaner.sim.cluster import SimCluster
+from gleaner.sim.outcome import Outcome
+from gleaner.sim.run_setup import RunSetup
+
+SMALL = [
+    "job.steps=6",
+    "task.heldout_problems=4",
+    "rollout.prompts=6",
+    "rollout.samples=4",
+    "engine.slots=8",
+    "fleet.trace=",
+]
+TAIL = [*SMALL, "rounds.mode=tail", "rounds.prompts_factor=1.5"]
+EXACT = [*TAIL, "job.exact=true"]
+
+
+def calm(settings: list[str]) -> Outcome:
+    outcome = SimCluster(RunSetup(load("quickstart", settings), seed=0)).run()
+    assert (outcome.ended, outcome.findings) == ("done", []), outcome.reason
+    assert audit(evidence(outcome)) == []
+    return outcome
+
+
+def rounds_of(outcome: Outcome) -> list[Round]:
+    return [one for one in outcome.history if isinstance(one, Round)]
+
+
+def trained(outcome: Outcome) -> Counter[tuple[int, int]]:
+    """The samples of all steps, each as number and CRC-32 of its tokens. In these runs tokens follow from the
+    prompt's seed alone, as with weights that do not change."""
+    steps: dict[int, StepTrained] = {
+        one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)
+    }
+    return Counter((sample.count, sample.crc) for step in steps.values() for sample in step.samples)
+
+
+def test_rounds_train_the_samples_of_the_plain_job_bit_for_bit() -> None:
+    plain, tail = calm(SMALL), calm(TAIL)
+    assert [one.round for one in rounds_of(tail)] == ["short", "short", "long"] * 2
+    assert sum(one.deferred for one in rounds_of(tail)) == 12, "nothing was deferred: this shows nothing"
+    assert trained(tail) == trained(plain)
+
+
+@pytest.mark.parametrize("setting", ["rounds.seeds=new", "rounds.samples_factor=1.5"])
+def test_new_seeds_and_surplus_samples_train_shorter_responses(setting: str) -> None:
+    plain, tail = trained(calm(SMALL)), trained(calm([*TAIL, setting]))
+    assert plain.total() == tail.total()
+    assert plain != tail
+    assert _mean(tail) < _mean(plain)
+
+
+def _mean(samples: Counter[tuple[int, int]]) -> float:
+    return sum(tokens * times for (tokens, _), times in samples.items()) / samples.total()
+
+
+def test_exact_job_with_rounds_equals_calm_run_after_any_kill() -> None:
+    expected, kills = steps_of(calm(EXACT)), 0
+    for seed in range(3):
+        outcome, hit = harried(seed, EXACT)
+        kills += hit
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        for number, step in steps_of(outcome).items():
+            assert step.root == expected[number].root, f"seed {seed}: other weights after step {number}"
+    assert kills >= 3, "too few faults: this shows nothing"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("more", ["rounds.samples_factor=1.5", "rollout.drop_uniform=true"])
+def test_exact_job_with_every_race_equals_calm_run_after_any_kill(more: str) -> None:
+    expected = steps_of(calm([*EXACT, more]))
+    for seed in range(8):
+        outcome, _ = harried(seed, [*EXACT, more])
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        roots = {number: step.root for number, step in steps_of(outcome).items()}
+        assert roots == {number: step.root for number, step in expected.items()}, f"seed {seed}"
+
+
+def test_preset_of_the_paper_runs_with_its_own_rules() -> None:
+    outcome = calm([*SMALL, "rounds.preset=rollpacker"])
+    assert {one.round for one in rounds_of(outcome)} == {"short", "long"}
+    assert any(one.aborted_tokens for one in rounds_of(outcome))
+
+
+def test_rounds_compose_with_tokens_of_older_weights() -> None:
+    outcome = calm([*TAIL, "rollout.staleness=2"])
+    assert {one.round for one in rounds_of(outcome)} == {"short", "long"}
+    assert trained(outcome) == trained(calm(SMALL))
