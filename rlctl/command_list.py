@@ -26,6 +26,7 @@ COMMANDS = {
     "gateway": "fault-tolerant proxy for SGLang or vLLM servers",
     "publish": "have a job serve the weights in a folder",
     "report": "write and show a run's report",
+    "rounds": "show the rounds of a run, and their bias",
     "profile": "show the critical path of a run's steps",
     "log": "send a run's figures to TensorBoard or W&B",
     "audit": "check a run's invariants",
