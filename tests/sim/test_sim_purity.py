@@ -18,6 +18,7 @@ ADAPTERS = {
     "actors/cluster/checkpoint_store.py": "checkpoints in files",
     "actors/cluster/sealed_folder.py": "writes whole folders or none",
     "actors/engine/builtin/row_blocks.py": "decodes on threads of its own",
+    "actors/engine/builtin/layer_stream.py": "copies layers on a thread, or on a stream of the GPU",
     "actors/model/checkpoint.py": "reads model files",
     "actors/model/checkpoint_files.py": "looks at model files",
     "actors/engine/builtin/host.py": "the processors of this computer",

@@ -3,7 +3,7 @@
 The cache is preallocated.
 
 Owns the cache; the weights are packed for speed (`packed_weights`). Knows slots and positions, but no
-requests, sampling or stopping (`engine` does). Computes in float32 on the CPU.
+requests, sampling or stopping (`engine` does). Computes in float32; tokens and logits are the host's.
 """
 
 from __future__ import annotations
@@ -27,22 +27,30 @@ class Decoder:
     Memory of the cache: layers * slots * 2 * kv_heads * max_tokens * head_dim * 4 bytes.
     """
 
-    def __init__(self, model: Qwen3, slots: int, max_tokens: int) -> None:
+    def __init__(self, model: Qwen3, slots: int, max_tokens: int, device: torch.device | None = None) -> None:
+        """device: with the cache; None: the host."""
         config = self.config = model.config
+        self._device = device = device or torch.device("cpu")
         kv_heads, head_dim = config.num_key_value_heads, config.head_dim
         # Keys are stored [head_dim, time], values [time, head_dim]: both products of a decode step then run
         # along memory (twice as fast as torch's fused attention at one query a sequence).
-        self._keys = torch.empty(config.num_hidden_layers, slots, kv_heads, head_dim, max_tokens)
-        self._values = torch.empty(config.num_hidden_layers, slots, kv_heads, max_tokens, head_dim)
+        self._keys = torch.empty(
+            config.num_hidden_layers, slots, kv_heads, head_dim, max_tokens, device=device
+        )
+        self._values = torch.empty(
+            config.num_hidden_layers, slots, kv_heads, max_tokens, head_dim, device=device
+        )
         self._flat_keys = self._keys.flatten(1)
         self._flat_values = self._values.flatten(1, 3)
-        self._key_start = torch.arange(slots * kv_heads * head_dim).view(slots, -1) * max_tokens
-        self._value_start = torch.arange(slots * kv_heads).view(slots, -1) * max_tokens
-        self._columns = torch.arange(max_tokens)
-        angles = rope_angles(config, max_tokens)
+        self._key_start = (
+            torch.arange(slots * kv_heads * head_dim, device=device).view(slots, -1) * max_tokens
+        )
+        self._value_start = torch.arange(slots * kv_heads, device=device).view(slots, -1) * max_tokens
+        self._columns = torch.arange(max_tokens, device=device)
+        angles = rope_angles(config, max_tokens, device)
         self._turn = torch.polar(torch.ones_like(angles), angles)  # complex64 [max_tokens, head_dim / 2]
-        self._floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size))
-        self._head_floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.head_dim))
+        self._floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.hidden_size), device=device)
+        self._head_floor = torch.tensor(math.sqrt(config.rms_norm_eps * config.head_dim), device=device)
         self._packed: Packed | None = None
         self.take(pack(model))
 
@@ -67,12 +75,12 @@ class Decoder:
         cache behind a context holds garbage that `decode` overwrites before it attends to it.
         """
         unique = {tuple(context): index for index, context in enumerate(dict.fromkeys(map(tuple, contexts)))}
-        to_slot = torch.tensor([unique[tuple(context)] for context in contexts])
+        to_slot = torch.tensor([unique[tuple(context)] for context in contexts], device=self._device)
         length = max(map(len, unique))
         tokens = torch.zeros(len(unique), length, dtype=torch.int64)
         for context, row in unique.items():
             tokens[row, : len(context)] = torch.tensor(context)
-        x = F.embedding(tokens.view(-1), self._embedding)
+        x = F.embedding(tokens.view(-1).to(self._device), self._embedding)
         turn = self._turn[:length].repeat(len(unique), 1)
         filled = slice(first_slot, first_slot + len(contexts))
         for index, layer in enumerate(self._layers):
@@ -83,7 +91,7 @@ class Decoder:
             self._keys[index, filled, ..., :length] = k.transpose(2, 3)[to_slot]
             self._values[index, filled, :, :length] = v[to_slot]
             if index + 1 < len(self._layers):  # the last layer is needed for its keys and values only
-                mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=True)
+                mixed = self._attend_all(q, k, v)
                 self._finish_layer(x, mixed.transpose(1, 2).reshape(len(x), -1), layer)
 
     @torch.inference_mode()
@@ -94,6 +102,7 @@ class Decoder:
         must be in the cache. `longest` is max(positions) + 1.
         """
         config, n = self.config, len(tokens)
+        tokens, positions = tokens.to(self._device), positions.to(self._device)
         heads = config.num_key_value_heads
         pairs = n * heads  # of a sequence and a head of keys: one small product each
         columns = min(-(-longest // COLUMN_STEP) * COLUMN_STEP, len(self._columns))
@@ -102,7 +111,11 @@ class Decoder:
         at = positions.unsqueeze(1)
         key_at = (self._key_start[first : first + n] + at).view(-1)
         value_at = (self._value_start[first : first + n] + at).view(-1)
-        mask = torch.zeros(n, columns).masked_fill_(self._columns[:columns] > at, -math.inf).unsqueeze(1)
+        mask = (
+            torch.zeros(n, columns, device=self._device)
+            .masked_fill_(self._columns[:columns] > at, -math.inf)
+            .unsqueeze(1)
+        )
         seen = slice(first * heads, first * heads + pairs)
         seen_keys = self._keys.flatten(1, 2)[:, seen, :, :columns]
         seen_values = self._values.flatten(1, 2)[:, seen, :columns]
@@ -115,7 +128,7 @@ class Decoder:
             scores.view(n, -1, columns).add_(mask)
             mixed = torch.bmm(torch.softmax(scores, dim=-1), seen_values[index])
             self._finish_layer(x, mixed.view(n, -1), layer)
-        return self._logits(x)
+        return self._logits(x).cpu()
 
     @torch.inference_mode()
     def move(self, source: int, target: int, length: int) -> None:
@@ -133,6 +146,16 @@ class Decoder:
         turned = torch.view_as_real(pairs.mul_(turn.unsqueeze(1))).flatten(2)
         q, k = turned.split_with_sizes((heads, kv_heads), dim=1)
         return q, k, v
+
+    def _attend_all(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        """Causal attention over whole contexts, [contexts, heads, length, head_dim]."""
+        if (
+            self._device.type == "cuda"
+        ):  # heads that share keys would keep it from kernels that store no scores
+            each = q.shape[1] // k.shape[1]
+            k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
+            return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0)
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=1.0, enable_gqa=True)
 
     def _logits(self, x: Tensor) -> Tensor:
         return _unit(x, self._floor).mm(self._head)

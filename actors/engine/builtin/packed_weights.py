@@ -13,8 +13,9 @@ Packing reads a model and writes new memory: it may go on beside a decoder that 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -35,12 +36,20 @@ class PackedLayer:
     down: Tensor  # [intermediate, hidden]
 
 
+class Layers(Protocol):
+    """Layers of a model, from the first to the last at each pass."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[PackedLayer]: ...
+
+
 @dataclass(frozen=True)
 class Packed:
     """A whole model."""
 
     embedding: Tensor  # [vocabulary, hidden]
-    layers: Sequence[PackedLayer]
+    layers: Layers
     head: Tensor  # [hidden, vocabulary]
 
 
