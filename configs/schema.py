@@ -206,7 +206,7 @@ class Config(Section, frozen=True, kw_only=True):
             if task.verifier != "judge" and not task.judge.weight:
                 continue
             alone = task.verifier == "judge"
-            if judge.lacking and not (alone and task.params and judge.url):
+            if judge.lacking and not (alone and task.params and judge.used):
                 raise ValueError(f"reward.judge.{judge.lacking}")
             own_s = task.params.get("deadline_s") if alone else None
             if isinstance(own_s, int | float) and own_s > judge.deadline_s:

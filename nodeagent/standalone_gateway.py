@@ -25,6 +25,7 @@ from gleaner.actors.names import GATEWAY
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
+from gleaner.nodeagent import model_discovery
 from gleaner.nodeagent.exit_codes import FAILED, OK, CannotRun, as_cannot_run
 from gleaner.nodeagent.gateway_engines import PATIENT, UrlEngines, looked_at, room_of, sized
 from gleaner.nodeagent.gateway_http import door_of
@@ -65,6 +66,7 @@ async def run_gateway(options: GatewayOptions, stop: Shutdown, services: HostSer
     services.prepare(state_dir)
     lock = services.hold(state_dir)
     stop.at_once(lock.release)
+    stop.at_once(model_discovery.withdraw)
     try:
         services.open_log(options.location)
         kept = KeptModel(state_dir)
@@ -74,6 +76,7 @@ async def run_gateway(options: GatewayOptions, stop: Shutdown, services: HostSer
         kept.write(facts)
         return await _serve(options, facts, stop, services)
     finally:
+        model_discovery.withdraw()
         lock.release()
 
 
@@ -218,9 +221,18 @@ async def _add(
                 services.say(f"engine {url}: {engine.facts.described()}")
             if not serving:
                 serving = True
+                _publish(urls[0], options.config.gateway.model_name or hands.models.expected.model)
                 options.announce(urls[0], url)
         if left:
             await _pause(stop)
+
+
+def _publish(url: str, model: str) -> None:
+    """Have jobs of this host find the model."""
+    try:
+        model_discovery.publish(url, model)
+    except OSError as problem:  # a home that cannot be written
+        log.warning("jobs do not find this gateway by its model, only by its URL: %s", problem)
 
 
 async def _pause(stop: Shutdown) -> None:

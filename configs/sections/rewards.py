@@ -97,6 +97,10 @@ class Judge(Section, frozen=True, kw_only=True):
     """A language model that scores responses by a rubric: verifier `judge` (docs/tasks.md). `url`,
     `model` and a rubric are needed. Limits are of the whole job: each of `workers` has an equal part."""
 
+    place: Literal["url", "instances"] = "url"
+    """Where the judge is: `url`, a server that you name; `instances`, engines behind a gateway of this host
+    that serves `model` (`rlctl gateway`), which is found when the job is started if `url` is empty. An engine
+    that vanishes costs no judgement: another one continues it."""
     url: Annotated[str, Meta(pattern=URL)] = ""
     """Base URL of a server with OpenAI's API, such as `http://judge:8000/v1`; `/chat/completions` is added.
     It contains no user and password: `key_env`."""
@@ -145,13 +149,18 @@ class Judge(Section, frozen=True, kw_only=True):
     @property
     def lacking(self) -> str:
         """The first setting that a judge needs and that is not given, with what to do; "" for none."""
-        if not self.url:
+        if not self.url and self.place == "url":
             return "url: is empty: set it to the base URL of the judge's server, http://HOST:PORT/v1"
         if not self.model:
             return "model: is empty: set it to the model's name, one that GET url/models lists"
         if not self.rubric and not self.rubric_text:
             return "rubric: is empty: set it to a file with what earns which score, or set rubric_text"
         return ""
+
+    @property
+    def used(self) -> bool:
+        """Whether there is a judge."""
+        return bool(self.url) or self.place != "url"
 
     def __post_init__(self) -> None:
         low, high = self.scale
@@ -343,7 +352,7 @@ class Reward(Section, frozen=True, kw_only=True):
     @property
     def judge_s(self) -> float:
         """The same for a judge; 0 without one, and where a service has it."""
-        return 4 * self.judge.deadline_s if self.judge.url and not self.share.with_ else 0.0
+        return 4 * self.judge.deadline_s if self.judge.used and not self.share.with_ else 0.0
 
     @property
     def verdict_s(self) -> float:
@@ -367,7 +376,7 @@ class Reward(Section, frozen=True, kw_only=True):
                 "stages.separate: expected false where share.with names a service: its settings divide the "
                 "work, got true"
             )
-        if self.judge.url and not self.share.with_:
+        if self.judge.used and not self.share.with_:
             self._check_parts(self.judge, self.judge.workers or self.workers)
 
     @staticmethod

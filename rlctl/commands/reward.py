@@ -125,11 +125,14 @@ def try_(args: argparse.Namespace) -> int:
 
 def _config(args: argparse.Namespace) -> "Config":
     from gleaner.configs.load import ConfigError, load
+    from gleaner.nodeagent.model_discovery import NoModel, with_judge
 
     try:
-        return load(args.config or None, args.set)
+        return with_judge(load(args.config or None, args.set))
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
+    except NoModel as problem:
+        raise usage(str(problem)) from problem
 
 
 def _problem(args: argparse.Namespace, config: "Config", task: "Task | None") -> "Entry":

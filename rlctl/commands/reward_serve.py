@@ -104,8 +104,12 @@ def settings_of(args: argparse.Namespace) -> "Config":
     import msgspec
 
     from gleaner.configs.load import load
+    from gleaner.nodeagent.model_discovery import NoModel, with_judge
 
-    config = load(args.config, args.set)
+    try:
+        config = with_judge(load(args.config, args.set))
+    except NoModel as problem:
+        raise usage(str(problem)) from problem
     own: dict[str, object] = {"listen": args.listen, "open": args.open or config.gateway.open}
     if args.api_keys is not None:
         own["api_keys"] = str(args.api_keys.absolute())

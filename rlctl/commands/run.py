@@ -12,6 +12,7 @@ from gleaner.actors.reward.source import BadTask
 from gleaner.actors.training.history import HistoryError
 from gleaner.configs.load import ConfigError, load, presets
 from gleaner.configs.schema import Config
+from gleaner.nodeagent.model_discovery import NoModel, with_judge
 from gleaner.nodeagent.reward_discovery import NoService, resolved
 from gleaner.rlctl import models, preflight, report, runs
 from gleaner.rlctl.commands.terminal import (
@@ -147,10 +148,10 @@ def settings(args: argparse.Namespace) -> Config:
     short = {"job.seed": args.seed, "fleet.trace": args.trace, "job.name": args.name}
     sets = [*args.set, *(f"{key}={value}" for key, value in short.items() if value is not None)]
     try:
-        return resolved(load(args.config, sets))
+        return with_judge(resolved(load(args.config, sets)))
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
-    except NoService as problem:
+    except (NoService, NoModel) as problem:
         raise usage(str(problem)) from problem
 
 

@@ -99,6 +99,7 @@ ADAPTERS = {
     "actors/weights/image/reader_locks.py": "files of images that somebody reads",
     "configs/load.py": "reads settings files",
     "configs/trace.py": "reads traces of availability",
+    "nodeagent/model_discovery.py": "files of this host, a variable",
     "nodeagent/reward_discovery.py": "a file of this host, a variable, a service over HTTP",
     "nodeagent/__main__.py": "the command of a node agent",
     "nodeagent/client.py": "asks a node agent of this machine",
