@@ -11,7 +11,8 @@ from collections.abc import Callable
 import torch
 
 from bench.table import Row, run
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 from gleaner.configs.schema import Model

@@ -18,7 +18,8 @@ from pathlib import Path
 
 import uvloop
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.rollout.state.events import FrameLogged

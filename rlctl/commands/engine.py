@@ -84,7 +84,24 @@ def add(commands: Subparsers) -> None:
         help="give a request the same bits whatever other requests run; slower, one thread",
     )
     one.add_argument(
+        "--reserve-mb",
+        type=int,
+        default=0,
+        metavar="N",
+        help="memory of the device for weights, cache and activations; layers that do not fit are streamed "
+        "from the host (default: all are resident, on the host)",
+    )
+    one.add_argument(
+        "--device",
+        choices=["cpu", "cuda"],
+        default="cpu",
+        help="where --reserve-mb is and the model computes (default: cpu)",
+    )
+    one.add_argument(
         "--weight-version", default="default", metavar="NAME", help="name of the weights in DIR (default)"
+    )
+    one.add_argument(
+        "--served-model-name", default="", metavar="NAME", help="name of the model for clients (default: DIR)"
     )
     one.add_argument(
         "--random-seed",
@@ -122,8 +139,10 @@ def serve(args: argparse.Namespace) -> int:
         raise usage(f"--grace {args.grace:g}: expected 0 to 3600")
     if args.exact and args.threads != 1:
         raise usage("--exact computes on one thread: leave --threads out")
+    _require_reserve(args)
     sock = _bound(host, port)  # a port in use is reported before the model is read
     from gleaner.actors.engine.builtin.exact_decoder import NotExact
+    from gleaner.actors.engine.builtin.layer_budget import DoesNotFit
     from gleaner.actors.engine.builtin_server.process import MAX_SLOTS, Settings
     from gleaner.actors.model.qwen3_config import BadCheckpoint
     from gleaner.actors.reward.prompts import BadTokenizer
@@ -138,6 +157,9 @@ def serve(args: argparse.Namespace) -> int:
         max_tokens=args.max_tokens,
         threads=args.threads,
         exact=args.exact,
+        reserve_mb=args.reserve_mb,
+        device=args.device,
+        name=args.served_model_name,
         weight_version=args.weight_version,
         seed=secrets.randbits(32) if args.random_seed is None else args.random_seed,
         grace_s=args.grace,
@@ -148,9 +170,29 @@ def serve(args: argparse.Namespace) -> int:
         run_async(_serve(settings, sock))
     except (BadCheckpoint, BadTokenizer) as problem:
         raise usage(str(problem)) from problem
+    except DoesNotFit as problem:
+        needed_mb = -(-problem.needed_bytes // 2**20)
+        raise usage(f"--reserve-mb {args.reserve_mb}: {problem}: it fits with {needed_mb}") from problem
     except NotExact as problem:
         raise failed(str(problem)) from problem
     return OK
+
+
+def _require_reserve(args: argparse.Namespace) -> None:
+    """Raises CommandError."""
+    if args.reserve_mb < 0:
+        raise usage(f"--reserve-mb {args.reserve_mb}: expected a number from 0")
+    if args.device != "cpu" and not args.reserve_mb:
+        raise usage(f"--device {args.device} needs --reserve-mb N: the memory of it that may be used")
+    if args.reserve_mb and (args.exact or args.threads != 1):
+        raise usage("--reserve-mb streams layers to one thread: leave --threads and --exact out")
+    if args.device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            raise usage(
+                "--device cuda: torch finds no GPU here: leave --device out, or install its CUDA build"
+            )
 
 
 async def _serve(settings: "Settings", sock: socket.socket) -> None:

@@ -9,7 +9,8 @@ import time
 import numpy as np
 import pytest
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.qwen3_config import Qwen3Config

@@ -39,6 +39,7 @@ ADAPTERS = {
     "rlctl/integrations/verl_weights.py": "runs inside of verl, not here",
     "actors/model/qwen3_config.py": "reads a model's config file",
     "actors/engine/builtin_server/batch_loop.py": "turns an engine on a thread",
+    "actors/engine/builtin_server/chat_routes.py": "answers over HTTP, tells the time",
     "actors/engine/builtin_server/control_routes.py": "answers over HTTP, reads model files",
     "actors/engine/builtin_server/generate_routes.py": "answers over HTTP",
     "actors/engine/builtin_server/process.py": "sockets of a server, the clock, a model's files",

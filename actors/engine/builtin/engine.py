@@ -15,7 +15,7 @@ Invariants:
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from itertools import islice
 
 import numpy as np
@@ -23,11 +23,13 @@ import torch
 from numpy.typing import NDArray
 
 from gleaner.actors.engine.builtin.decoder import Decoder
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.builtin.exact_decoder import ROWS, ExactDecoder
 from gleaner.actors.engine.builtin.packed_weights import Packed, pack
 from gleaner.actors.engine.builtin.request_limits import RequestLimits
 from gleaner.actors.engine.builtin.row_blocks import RowBlocks
 from gleaner.actors.engine.builtin.slots import Slots
+from gleaner.actors.engine.builtin.streamed_decoder import StreamedDecoder
 from gleaner.actors.engine.builtin.token_sampling import request_keys
 from gleaner.actors.engine.worker.engine_port import (
     Assignment,
@@ -47,29 +49,13 @@ from gleaner.transport.token_frame import MAX_ROWS, Flag
 _NOTHING, _FINISHED, _ENDED = np.array([0, Flag.FINISHED, Flag.ABORTED | Flag.NO_TOKEN], np.uint8)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineSize:
-    """Capacity of an engine.
-
-    Args:
-        slots: requests that decode together.
-        max_tokens: bounds prompt + response of a request.
-        max_pending: requests that wait for a slot.
-        threads: compute at a time, each a block of the rows of a step, or the caches of a batch of contexts.
-
-    Raises ValueError.
-    """
-
-    slots: int
-    max_tokens: int
-    max_pending: int = 4096
-    threads: int = 1
-
-    def __post_init__(self) -> None:
-        if min(self.slots, self.max_tokens, self.max_pending, self.threads) < 1:
-            raise ValueError("slots, max_tokens, max_pending and threads must each be at least 1")
-        if self.slots > MAX_ROWS // 2:
-            raise ValueError(f"{self.slots} slots are too many, at most {MAX_ROWS // 2} fit a token frame")
+def _decoder(model: Qwen3, size: EngineSize, exact: bool) -> Decoder:
+    if not size.reserve_bytes:
+        return (ExactDecoder if exact else Decoder)(model, size.slots, size.max_tokens)
+    if exact:
+        raise ValueError("an exact engine has all its layers in memory: give it no reserve_bytes")
+    device = torch.device(size.device)
+    return StreamedDecoder(model, size.slots, size.max_tokens, size.reserve_bytes, device)
 
 
 class BuiltinEngine:
@@ -86,7 +72,7 @@ class BuiltinEngine:
     ) -> None:
         """`exact`: the bits of a request depend on nothing but itself (`exact_decoder`); on one thread only.
 
-        Only the sizes of `model` are kept. Raises `NotExact`.
+        Only the sizes of `model` are kept. Raises `NotExact`, `DoesNotFit`.
         """
         slots, max_tokens, threads = size.slots, size.max_tokens, size.threads
         if exact and threads > 1:
@@ -95,7 +81,7 @@ class BuiltinEngine:
         self._config = model.config
         self._staged: tuple[Packed, int] | None = None
         self._retired: Packed | None = None  # memory of the previous weights, freed by the next staging call
-        self._decoder = (ExactDecoder if exact else Decoder)(model, slots, max_tokens)
+        self._decoder = _decoder(model, size, exact)
         self._slot_count, self._max_pending = slots, size.max_pending
         self._eos = np.array(sorted(set(eos_token_ids)), dtype=np.int64)
         self._slots = Slots(slots + ROWS, max_tokens)  # the last pass of an exact decoder may go beyond them

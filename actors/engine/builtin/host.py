@@ -9,7 +9,8 @@ import os
 from array import array
 from pathlib import Path
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.builtin.settings import BuiltinSettings
 from gleaner.actors.engine.images.checkpoint_folder import version_name
 from gleaner.actors.engine.servers.port import LoadFailed

@@ -1,4 +1,4 @@
-"""`Server`: SGLang's routes for the builtin engine, and their access control.
+"""`Server`: SGLang's and OpenAI's routes for the builtin engine, and their access control.
 
 Owns the aiohttp application and nothing of the engine. Adapter. `docs/engines.md` describes each route.
 """
@@ -14,6 +14,7 @@ from gleaner.actors.engine.builtin_server.active_request import aborted
 from gleaner.actors.engine.builtin_server.answers import Answers
 from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop
 from gleaner.actors.engine.builtin_server.bodies import Handler, errors
+from gleaner.actors.engine.builtin_server.chat_routes import ChatRoutes
 from gleaner.actors.engine.builtin_server.control_routes import ControlRoutes
 from gleaner.actors.engine.builtin_server.generate_routes import GenerateRoutes
 from gleaner.actors.engine.builtin_server.metrics import Figures
@@ -46,6 +47,7 @@ class Server:
         figures = Figures(serving.info.served_model_name)
         self._generating = GenerateRoutes(serving.engine, batch_loop, answers, figures)
         self._controlling = ControlRoutes(serving.config, batch_loop, serving.info.model_path)
+        self._chatting = ChatRoutes(serving.info.served_model_name, serving.engine, self._generating.whole)
         self._status_routes = StatusRoutes(
             serving.info, serving.engine, batch_loop, self._generating, self._controlling, figures
         )
@@ -65,6 +67,7 @@ class Server:
             ("/get_load", status_routes.old_loads),
             ("/metrics", status_routes.metrics),
             ("/flush_cache", controlling.flush),
+            ("/v1/models", self._chatting.models),
         ):
             application.router.add_get(path, handler)
         for path, handler in (
@@ -76,6 +79,7 @@ class Server:
             ("/update_weight_version", controlling.rename),
         ):
             application.router.add_post(path, handler)
+        application.router.add_post("/v1/chat/completions", self._chatting.chat)
         application.router.add_post("/generate", self._generating.generate)
         return application
 

@@ -5,6 +5,8 @@ At once or as a stream. Adapter: aiohttp.
 
 import asyncio
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import msgspec
 from aiohttp import web
@@ -15,7 +17,7 @@ from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop, Full
 from gleaner.actors.engine.builtin_server.bodies import body_of, json, problem, problem_body
 from gleaner.actors.engine.builtin_server.metrics import Figures
 from gleaner.actors.engine.builtin_server.request_parser import BadRequest, Engine, asked_of
-from gleaner.actors.engine.builtin_server.wire import GenerateBody
+from gleaner.actors.engine.builtin_server.wire import GenerateBody, Generated
 
 REQUEST_S = 3600.0
 """A request ends after that with its tokens, as an abort; paused time counts."""
@@ -35,6 +37,28 @@ class GenerateRoutes:
     async def generate(self, request: web.Request) -> web.StreamResponse:
         """Reply when all have ended, or stream their tokens; a closed client ends them."""
         body = await body_of(request, GenerateBody)
+        with self._started(body) as (running, batch):
+            if body.stream:
+                return await self._stream(request, running, batch)
+            answers = await self._whole(running)
+            for one in running:
+                if one.finish is not None and one.finish.status_code is not None:
+                    return problem(one.finish.status_code, one.finish.message or "")
+            return json(answers if batch else answers[0])
+
+    async def whole(self, body: GenerateBody) -> list[Generated]:
+        """The answers of a body, when all have ended; they end where the caller is cancelled."""
+        with self._started(body) as (running, _):
+            return await self._whole(running)
+
+    async def _whole(self, running: list[ActiveRequest]) -> list[Generated]:
+        await self._ends(running)
+        return [self._answers.answer(one, self._batch_loop.version) for one in running]
+
+    @contextmanager
+    def _started(self, body: GenerateBody) -> Iterator[tuple[list[ActiveRequest], bool]]:
+        """The requests of a body, which end with the block; whether they are a batch. Raises BadRequest,
+        Full."""
         if self.stopping:
             raise Full("this server is stopping: ask another one")
         asked, batch = asked_of(body, self._engine)
@@ -44,14 +68,7 @@ class GenerateRoutes:
         try:
             for each in asked:  # one by one: those before a Full are to end
                 running.append(self._batch_loop.start(each))
-            if body.stream:
-                return await self._stream(request, running, batch)
-            await self._ends(running)
-            answers = [self._answers.answer(one, self._batch_loop.version) for one in running]
-            for one in running:
-                if one.finish is not None and one.finish.status_code is not None:
-                    return problem(one.finish.status_code, one.finish.message or "")
-            return json(answers if batch else answers[0])
+            yield running, batch
         finally:
             for one in running:  # the client is gone, so no further token is needed
                 self._batch_loop.end(one, aborted("its client closed the connection"))

@@ -15,7 +15,8 @@ from pathlib import Path
 
 from aiohttp import web
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.builtin_server.answers import Answers
 from gleaner.actors.engine.builtin_server.application import ServedModel, Server
 from gleaner.actors.engine.builtin_server.batch_loop import BatchLoop
@@ -43,7 +44,9 @@ Wait = Callable[[], Awaitable[object]]
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
     """max_tokens: of prompt and response together, None: the model's limit, up to `LONGEST`. seed: for
-    requests without a seed. grace_s: for requests that run when the server is stopped."""
+    requests without a seed. grace_s: for requests that run when the server is stopped. reserve_mb: memory of
+    the device that it may use, 0: no limit, on the host; see `EngineSize`. name: of the model for clients,
+    "": the folder."""
 
     model: Path
     host: str
@@ -52,6 +55,9 @@ class Settings:
     max_tokens: int | None = None
     threads: int = 1
     exact: bool = False
+    reserve_mb: int = 0
+    device: str = "cpu"
+    name: str = ""
     weight_version: str = "default"
     seed: int = 0
     grace_s: float = 5.0
@@ -64,8 +70,8 @@ async def serve(
     """Serve until `stop` returns; `ready` is called with the URL. `hurry` shortens the grace of running
     requests.
 
-    `sock`: bound, not yet listened at; closed at the end. Raises BadCheckpoint, BadTokenizer or NotExact for
-    a model that cannot be served, and errors of a broken engine.
+    `sock`: bound, not yet listened at; closed at the end. Raises BadCheckpoint, BadTokenizer, NotExact or
+    DoesNotFit for a model that cannot be served, and errors of a broken engine.
     """
     with sock:
         port = int(sock.getsockname()[1])
@@ -101,7 +107,13 @@ def loaded(settings: Settings, port: int) -> tuple[Server, BatchLoop]:
     max_tokens = settings.max_tokens or min(config.max_position_embeddings, LONGEST)
     engine = BuiltinEngine(
         model,
-        EngineSize(slots=settings.slots, max_tokens=max_tokens, threads=settings.threads),
+        EngineSize(
+            slots=settings.slots,
+            max_tokens=max_tokens,
+            threads=settings.threads,
+            reserve_bytes=settings.reserve_mb << 20,
+            device=settings.device,
+        ),
         eos_token_ids=config.eos_token_ids,
         exact=settings.exact,
     )
@@ -119,7 +131,7 @@ def loaded(settings: Settings, port: int) -> tuple[Server, BatchLoop]:
     info = ServerInfo(
         model_path=str(settings.model),
         tokenizer_path=str(settings.model),
-        served_model_name=str(settings.model),
+        served_model_name=settings.name or str(settings.model),
         weight_version=settings.weight_version,
         version=WIRE,
         host=settings.host,

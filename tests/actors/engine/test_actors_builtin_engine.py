@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from gleaner.actors.engine.builtin.decoder import Decoder
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.worker.engine_port import (
     Assignment,
     BrokenWeights,

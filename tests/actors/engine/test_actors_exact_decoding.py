@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.builtin.exact_decoder import NARROWER, ROWS, ExactDecoder, NotExact
 from gleaner.actors.engine.worker.engine_port import Assignment
 from gleaner.actors.model.qwen3 import Qwen3

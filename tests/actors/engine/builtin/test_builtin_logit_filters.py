@@ -5,7 +5,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.engine.builtin.engine import BuiltinEngine, EngineSize
+from gleaner.actors.engine.builtin.engine import BuiltinEngine
+from gleaner.actors.engine.builtin.engine_size import EngineSize
 from gleaner.actors.engine.builtin.logit_filters import forbid, restrict
 from gleaner.actors.engine.worker.engine_port import Assignment, CannotServe
 from gleaner.actors.model.qwen3 import Qwen3
