@@ -199,6 +199,12 @@ class Config(Section, frozen=True, kw_only=True):
                 f"got {rollout.request_deadline_s:g}: which responses are short would follow from their time"
             )
 
+    @property
+    def serves_judge(self) -> bool:
+        """Whether the job has a judge of its own beside its engine."""
+        judged = any(task.verifier == "judge" or task.judge.weight for task in self.task)
+        return judged and self.reward.judge.place == "colocated" and not self.reward.share.with_
+
     def _check_judge(self) -> None:
         """A task with a judge has one, and no more time for it than workers have. Raises ValueError."""
         judge = self.reward.judge
@@ -206,7 +212,8 @@ class Config(Section, frozen=True, kw_only=True):
             if task.verifier != "judge" and not task.judge.weight:
                 continue
             alone = task.verifier == "judge"
-            if judge.lacking and not (alone and task.params and judge.used):
+            own_place = alone and task.params and judge.used and judge.place != "colocated"
+            if judge.lacking and not own_place:
                 raise ValueError(f"reward.judge.{judge.lacking}")
             own_s = task.params.get("deadline_s") if alone else None
             if isinstance(own_s, int | float) and own_s > judge.deadline_s:

@@ -11,6 +11,7 @@ from typing import Protocol
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.cluster.host_copy import HostCopies
 from gleaner.actors.cluster.saved_state import Checkpoints, Copies
+from gleaner.actors.engine.model_server import Entry
 from gleaner.actors.engine.worker.port import AnyHost
 from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
@@ -91,6 +92,9 @@ class AdapterFactory(Protocol):
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
         """The HTTP server of a Gateway; model_dir: the initial checkpoint, for its tokenizer."""
 
+    def judge_entry(self, config: Config) -> Entry:
+        """The server of the job's own judge, not started."""
+
     def blobs(self, directory: Path) -> Blobs:
         """What stages of reward items leave on this host for the next ones. Raises OSError."""
 
@@ -106,6 +110,8 @@ class RealAdapterFactory:
         """See `AdapterFactory`: torch takes seconds to import."""
         if kind == "trainer" or (kind == "engine" and config.engine.kind == "builtin"):
             import gleaner.actors.engine.builtin.host
+        if kind == "judge":
+            import gleaner.nodeagent.judge_server
         if kind == "trainer":
             import gleaner.actors.training.trainer_files
         if kind == "trainer" and config.training.backend == "fsdp2":
@@ -212,6 +218,12 @@ class RealAdapterFactory:
         from gleaner.nodeagent.gateway_http import door_of
 
         return door_of(config, Path(config.model.path).name or config.job.name, model_dir, run_id)
+
+    def judge_entry(self, config: Config) -> Entry:
+        """See `AdapterFactory`."""
+        from gleaner.nodeagent.judge_server import judge_entry
+
+        return judge_entry(config)
 
     def blobs(self, directory: Path) -> BlobFolder:
         """See `AdapterFactory`."""

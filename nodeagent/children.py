@@ -207,9 +207,11 @@ class Children:
         return [self._tree, *(tree for tree in below if tree is not None)]
 
     def _kinds(self, config: Config) -> tuple[str, ...]:
-        """The processes of this role; a gateway, a planner of rewards and the user's own actors where the
-        settings name them."""
+        """The processes of this role; a judge, a gateway, a planner of rewards and the user's own actors
+        where the settings name them."""
         kinds = (OWN_TRAINER if config.training.backend == "own" else PROCESSES)[self._role]
+        if self._role == "reserved" and "trainer" in kinds and config.serves_judge:
+            return (*kinds, "judge")
         if self._role != "head":
             return kinds
         wanted = {

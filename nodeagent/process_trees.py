@@ -212,6 +212,22 @@ def rank(place: ProcessContext, number: int) -> TreeSpec:
     )
 
 
+def judge(place: ProcessContext) -> TreeSpec:
+    """A judge beside the engine of the reserved host."""
+    from gleaner.actors.engine.model_server import ModelServer
+
+    config, adapters = place.config, place.adapters
+    return one_for_one(
+        child(
+            f"{place.node}/judge",
+            lambda: ModelServer(lambda: adapters.judge_entry(config)),
+            shutdown_s=STOP_S,
+        ),
+        name="judge",
+        intensity=place.intensity,
+    )
+
+
 def own(place: ProcessContext) -> TreeSpec:
     """Actors of the user's own. Raises ConfigError for one that cannot be imported."""
     from gleaner.nodeagent.own_actors import own_actor, own_name
@@ -251,6 +267,7 @@ TREES: Mapping[str, Callable[[ProcessContext], TreeSpec]] = {
     "reward-host": reward_host,
     "reward-planner": reward_planner,
     "gateway": gateway,
+    "judge": judge,
     "own": own,
     "transfer": transfer,
     "trainer": trainer,

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster.job import SHARED_MEMORY
 from gleaner.actors.cluster.provider import refuse_names
+from gleaner.actors.engine.builtin.layer_budget import DoesNotFit, require_fit, sizes_of
 from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
 from gleaner.actors.reward.sandbox.detection import NoSandbox
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
@@ -48,7 +49,7 @@ def problems(config: Config, runs_dir: Path, *, here: bool = True) -> list[str]:
     machine; hosts of a cluster check their engines' needs themselves, when they get the job."""
     found = [*_settings(config), *_space(config, runs_dir)]
     if here:
-        found += [*_ports(config), *_engines(config), *_rewards(config)]
+        found += [*_ports(config), *_engines(config), *_rewards(config), *_judge(config)]
     return found
 
 
@@ -90,6 +91,29 @@ def _settings(config: Config) -> Iterator[str]:
             Qwen3Config.load(config.model.path)
         except BadCheckpoint as problem:
             yield f"model.path: {problem}"
+
+
+def _judge(config: Config) -> Iterator[str]:
+    """A judge of the job's own that cannot be served here."""
+    if not config.serves_judge:
+        return
+    own = config.reward.judge.colocated
+    try:
+        sizes = sizes_of(Qwen3Config.load(own.model_path))
+        require_fit(sizes, own.slots, own.context_tokens, own.reserve_mb << 20)
+    except BadCheckpoint as problem:
+        yield f"reward.judge.colocated.model_path: {problem}"
+    except DoesNotFit as problem:
+        needed_mb = -(-problem.needed_bytes // 2**20)
+        yield f"reward.judge.colocated.reserve_mb: {problem}: it fits with {needed_mb}"
+    if not (Path(own.model_path) / "tokenizer.json").is_file():
+        yield f"reward.judge.colocated.model_path: {own.model_path}: no tokenizer.json is there"
+    try:
+        with socket.socket(socket.AF_INET6 if ":" in own.address[0] else socket.AF_INET) as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            tried.bind(own.address)
+    except OSError as problem:
+        yield f"reward.judge.colocated.listen {own.listen}: {problem.strerror}: choose another address"
 
 
 def _rewards(config: Config) -> Iterator[str]:

@@ -80,7 +80,13 @@ def own_params(name: str, config: Config) -> dict[str, object]:
     """Parameters of a verifier that has a section of its own in the settings."""
     if name == JUDGE:
         judge = config.reward.judge
-        return {**msgspec.structs.asdict(judge), "workers": judge.workers or config.reward.workers}
+        return {
+            **msgspec.structs.asdict(judge),
+            "place": "url",
+            "url": judge.base_url,
+            "model": judge.served_model,
+            "workers": judge.workers or config.reward.workers,
+        }
     section = {PYTHON: config.reward.function, HTTP: config.reward.http}.get(name)
     return msgspec.structs.asdict(section) if section else {}
 

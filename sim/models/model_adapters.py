@@ -9,6 +9,7 @@ from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from gleaner.actors.engine.model_server import Entry
 from gleaner.actors.engine.worker.port import StepResult
 from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
@@ -160,6 +161,10 @@ class ModelAdapterFactory:
     def gateway_door(self, config: Config, model_dir: Path, run_id: str) -> MakeHttpEntry:
         """See `AdapterFactory`: HTTP needs a network, which one host alone does not have."""
         raise ConfigError(["gateway.listen: this simulated host has no network; leave it empty"])
+
+    def judge_entry(self, config: Config) -> Entry:
+        """See `AdapterFactory`: no real model runs in simulated time."""
+        raise ConfigError(["reward.judge.place: a simulated host serves no judge; set it to url"])
 
     def rank_work(self, config: Config, rank: int, model_dir: Path, gang_dir: Path) -> SimRankWork:
         """See `AdapterFactory`."""

@@ -103,7 +103,7 @@ def test_search_covers_all_actors() -> None:
         "gleaner.actors.engine.worker.worker",
         "gleaner.actors.weights.agent",
     } <= set(actor_modules())
-    assert len(actor_modules()) == 16
+    assert len(actor_modules()) == 17
 
 
 @pytest.mark.parametrize("module", actor_modules())

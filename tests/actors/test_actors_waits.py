@@ -25,6 +25,7 @@ ALLOWED = {
         "actors/cluster/local_hosts.py",
         "stop",
     ): "stops of processes, each bounded by SIGKILL; its callers wait",
+    ("actors/engine/builtin_server/entry.py", "start"): "the life of a server, which ends with its actor",
     ("actors/engine/worker/served_weights.py", "_fetched"): LISTED_BY_CALLER,
     ("actors/engine/worker/served_weights.py", "_announced"): LISTED_BY_CALLER,
     ("actors/reward/blob_transfer.py", "_part"): LISTED_BY_CALLER,

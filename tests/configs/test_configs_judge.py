@@ -13,6 +13,7 @@ url = "http://judge:8000/v1"
 model = "m"
 rubric = "rubric.txt"
 """
+COLOCATED = "reward.judge.place=colocated"
 ALONE = '[[task]]\nname = "sums"\ndata = "sums.jsonl"\nverifier = "judge"\n'
 BESIDE = ALONE.replace("judge", "math") + "[task.judge]\nweight = 0.3\ngate = 1.0\n"
 
@@ -75,6 +76,24 @@ def test_judge_beside_a_verifier_has_weight_and_gate(tmp_path: Path) -> None:
             [],
             "expected at most reward.judge.deadline_s (60)",
         ),
+        (ALONE, ["reward.judge.place=instances"], "reward.judge.model: is empty: set it to"),
+        (ALONE, [COLOCATED], "reward.judge.colocated.model_path: is empty: set it to the folder"),
+        (
+            ALONE + "params = { votes = 2 }\n",
+            [COLOCATED, "reward.judge.colocated.model_path=judge"],
+            "reward.judge.colocated.reserve_mb: is 0: set it to the memory",
+        ),
+        (ALONE + JUDGE, [COLOCATED], 'url, replicas: expected none where place is "colocated"'),
+        (
+            ALONE,
+            [COLOCATED, "reward.judge.colocated.listen=10.0.0.5:8901"],
+            "key_env: expected a variable where colocated.listen is beyond loopback, got 10.0.0.5",
+        ),
+        (
+            ALONE,
+            ["reward.judge.colocated.listen=judge:1"],
+            "reward.judge.colocated.listen: expected a text that matches",
+        ),
         (BESIDE.replace("0.3", "0.0") + JUDGE, [], "weight: expected more than 0 beside a gate"),
         (BESIDE.replace('"math"', '"judge"') + JUDGE, [], "judge.weight: expected 0 where verifier"),
     ],
@@ -85,6 +104,17 @@ def test_unusable_judge_is_refused(tmp_path: Path, text: str, sets: list[str], w
         load(file, sets)
     assert str(refused.value).startswith(f"{file}: ")
     assert words in str(refused.value)
+
+
+def test_colocated_judge_is_called_where_the_job_serves_it(tmp_path: Path) -> None:
+    own = ["reward.judge.colocated.model_path=judge", "reward.judge.colocated.reserve_mb=512"]
+    config = load(written(tmp_path, ALONE), [COLOCATED, *own, "reward.judge.rubric_text=x"])
+    params = spec_of(config.task[0], config).params
+    assert (params["url"], params["model"]) == ("http://127.0.0.1:8901/v1", "judge")
+    assert config.serves_judge
+    assert config.reward.judge_s == 240.0, "workers have time for it"
+    unused = load(written(tmp_path, ""), [COLOCATED, *own, "reward.judge.rubric_text=x"])
+    assert not unused.serves_judge
 
 
 def test_limits_are_shared_by_the_workers_of_all_hosts(tmp_path: Path) -> None:

@@ -19,8 +19,8 @@ BEGIN, CLOSE = "<score>", "</score>"
 NEVER = -60.0
 
 
-def make_judge(directory: Path, letters: int) -> Path:
-    """A judge that gives so many letters in the mean before its score."""
+def make_judge(directory: Path, letters: int, **sizes: int) -> Path:
+    """A judge that gives so many letters in the mean before its score. sizes: others of its `config.json`."""
     from safetensors.torch import save_file
 
     directory.mkdir()
@@ -38,6 +38,7 @@ def make_judge(directory: Path, letters: int) -> Path:
         "max_position_embeddings": 4096,
         "tie_word_embeddings": False,
         "eos_token_id": tokenizer.token_to_id(END),
+        **sizes,
     }
     (directory / "config.json").write_text(json.dumps({"model_type": "qwen3", **shape}))
     tokenizer.save(str(directory / "tokenizer.json"))

@@ -9,6 +9,8 @@ how many follows the length of the input.
 
 from dataclasses import dataclass
 
+from gleaner.actors.model.qwen3_config import Qwen3Config
+
 BUFFERS = 2
 """Layers of device memory for streamed ones: one computes while the next is copied."""
 FLOAT_BYTES = 4
@@ -39,6 +41,26 @@ class Sizes:
     kv_heads: int
     head_dim: int
     vocabulary: int
+
+
+def sizes_of(config: Qwen3Config) -> Sizes:
+    """The sizes of a model."""
+    return Sizes(
+        layers=config.num_hidden_layers,
+        hidden=config.hidden_size,
+        intermediate=config.intermediate_size,
+        heads=config.num_attention_heads,
+        kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        vocabulary=config.vocab_size,
+    )
+
+
+def require_fit(sizes: Sizes, slots: int, max_tokens: int, reserve_bytes: int) -> None:
+    """A request of `max_tokens`, and a step of all slots, fit. Raises DoesNotFit."""
+    fixed = fixed_bytes(sizes, slots, max_tokens)
+    most = max(prefill_bytes(sizes, 1, max_tokens, slots), decode_bytes(sizes, slots, max_tokens))
+    layers_offloaded(reserve_bytes, layer_bytes(sizes), sizes.layers, fixed + most)
 
 
 def layers_offloaded(reserve_bytes: int, layer_bytes: int, layers: int, activation_bytes: int) -> int:

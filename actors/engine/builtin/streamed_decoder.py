@@ -14,29 +14,17 @@ from torch import Tensor
 from gleaner.actors.engine.builtin.decoder import COLUMN_STEP, Decoder
 from gleaner.actors.engine.builtin.layer_budget import (
     DoesNotFit,
-    Sizes,
     decode_bytes,
     fixed_bytes,
     layer_bytes,
     layers_offloaded,
     prefill_bytes,
+    require_fit,
+    sizes_of,
 )
 from gleaner.actors.engine.builtin.layer_stream import StreamedLayers
 from gleaner.actors.engine.builtin.packed_weights import Packed
-from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
-
-
-def sizes_of(config: Qwen3Config) -> Sizes:
-    """The sizes that the policy reads."""
-    return Sizes(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        intermediate=config.intermediate_size,
-        heads=config.num_attention_heads,
-        kv_heads=config.num_key_value_heads,
-        head_dim=config.head_dim,
-        vocabulary=config.vocab_size,
-    )
+from gleaner.actors.model.qwen3 import Qwen3
 
 
 class StreamedDecoder(Decoder):
@@ -56,8 +44,7 @@ class StreamedDecoder(Decoder):
         self._sizes = sizes_of(model.config)
         self._reserve_bytes, self._fixed_bytes = reserve_bytes, fixed_bytes(self._sizes, slots, max_tokens)
         self._longest = max_tokens
-        self._offloaded(prefill_bytes(self._sizes, 1, max_tokens, slots))
-        self._offloaded(decode_bytes(self._sizes, slots, max_tokens))
+        require_fit(self._sizes, slots, max_tokens, reserve_bytes)
         super().__init__(model, slots, max_tokens, device)
 
     @property

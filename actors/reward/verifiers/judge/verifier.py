@@ -51,8 +51,6 @@ class JudgeVerifier:
             raise BadVerifier(f"task {spec.task}: reward.judge: {error}") from None
         if self._settings.lacking:
             raise BadVerifier(f"task {spec.task}: reward.judge.{self._settings.lacking}")
-        if not self._settings.url:
-            raise BadVerifier(f"task {spec.task}: reward.judge.url: no gateway of the judge was looked for")
         self._part = part_of(self._settings, self._settings.workers or 1)
         self._clock = clock
         self._runner: asyncio.Runner | None = None

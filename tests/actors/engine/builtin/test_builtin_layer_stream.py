@@ -21,10 +21,11 @@ from gleaner.actors.engine.builtin.layer_budget import (
     fixed_bytes,
     layer_bytes,
     prefill_bytes,
+    sizes_of,
 )
 from gleaner.actors.engine.builtin.layer_stream import StreamedLayers
 from gleaner.actors.engine.builtin.packed_weights import pack
-from gleaner.actors.engine.builtin.streamed_decoder import StreamedDecoder, sizes_of
+from gleaner.actors.engine.builtin.streamed_decoder import StreamedDecoder
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 
 MakeModel = Callable[..., Qwen3]

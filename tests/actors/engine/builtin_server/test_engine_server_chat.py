@@ -8,8 +8,7 @@ import pytest
 from served import Client, Process, Serve, make_folder
 
 from gleaner.actors.engine.builtin.engine_size import EngineSize
-from gleaner.actors.engine.builtin.layer_budget import DoesNotFit, layer_bytes
-from gleaner.actors.engine.builtin.streamed_decoder import sizes_of
+from gleaner.actors.engine.builtin.layer_budget import DoesNotFit, layer_bytes, sizes_of
 from gleaner.actors.engine.builtin_server.process import Settings, loaded
 from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.actors.reward.prompts import Prompts
