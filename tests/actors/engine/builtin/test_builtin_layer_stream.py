@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from gleaner.actors.engine.builtin import layer_stream
 from gleaner.actors.engine.builtin.decoder import Decoder
 from gleaner.actors.engine.builtin.layer_budget import (
     BUFFERS,
@@ -23,8 +24,8 @@ from gleaner.actors.engine.builtin.layer_budget import (
     prefill_bytes,
     sizes_of,
 )
-from gleaner.actors.engine.builtin.layer_stream import StreamedLayers
-from gleaner.actors.engine.builtin.packed_weights import pack
+from gleaner.actors.engine.builtin.layer_stream import Arrived, StreamedLayers, ThreadCopies
+from gleaner.actors.engine.builtin.packed_weights import PackedLayer, pack
 from gleaner.actors.engine.builtin.streamed_decoder import StreamedDecoder
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
 
@@ -93,6 +94,34 @@ def test_pass_has_every_layer_in_order_and_bounded_memory(model: Qwen3, count: i
             assert layers.held <= LAYERS - count + min(BUFFERS, count)
     assert len(memory) == layers.held == LAYERS - count + min(BUFFERS, count)
     assert layers.layer_bytes == ONE
+
+
+class _Recorded(ThreadCopies):
+    """Copies at once, and records which layer is begun and which one is waited for."""
+
+    def __init__(self, layers: Sequence[PackedLayer]) -> None:
+        self.events: list[tuple[str, int]] = []
+        self._first = [float(layer.qkv.flatten()[0]) for layer in layers]
+
+    def begin(self, target: Tensor, source: Tensor) -> Arrived:
+        layer = self._first.index(float(source[0]))
+        self.events.append(("begun", layer))
+        target.copy_(source)
+        return lambda: self.events.append(("arrived", layer))
+
+
+def test_next_layer_is_on_the_way_while_one_computes(model: Qwen3, monkeypatch: pytest.MonkeyPatch) -> None:
+    packed = list(pack(model).layers)
+    recorded = _Recorded(packed)
+    monkeypatch.setattr(layer_stream, "copies_to", lambda device: recorded)
+    layers = StreamedLayers(packed, CPU)
+    for _ in range(2):
+        recorded.events.clear()
+        for at, _ in enumerate(layers):
+            begun = [layer for event, layer in recorded.events if event == "begun"]
+            assert begun == list(range(min(at + BUFFERS, LAYERS))), "the next one, and none beyond it"
+            assert ("arrived", at) in recorded.events
+            assert ("arrived", at + 1) not in recorded.events, "the pass does not wait for it yet"
 
 
 @pytest.mark.parametrize("room", [2, 3, 5, LAYERS - 1, LAYERS])
