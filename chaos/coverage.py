@@ -36,6 +36,8 @@ PATHS: tuple[Path, ...] = (
     ),
     Path("own deadline", "a request that was too old ended with what it had", ("requests.due",)),
     Path("refill", "other prompts took the place of uniform groups", ("groups.refilled",)),
+    Path("deferred draw", "a long round launched draws that a short one had deferred", ("draws.deferred",)),
+    Path("surplus sample", "a group had its samples, and the others were aborted", ("samples.surplus",)),
     Path("over-sampling abort", "a batch had enough, and the rest was aborted", ("groups.aborted",)),
     Path("made again", "a sample whose verifier failed was made again alone", ("samples.again",)),
     Path("drain", "a host with a notice left in order before its end", ("hosts.drained",)),

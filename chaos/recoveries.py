@@ -24,6 +24,7 @@ from gleaner.actors.protocol.rollout import Groups, TakeGroups
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     GroupsAdded,
+    GroupsClosed,
     GroupsDropped,
     RequestsDue,
     SampleAgain,
@@ -31,6 +32,7 @@ from gleaner.actors.rollout.state.events import (
     TicketsRevoked,
 )
 from gleaner.actors.rollout.state.group_policy import SURPLUS
+from gleaner.actors.training.draw_events import RoundDrawn
 from gleaner.chaos.invariants.facts import Committed, MessagePassed, RequestAnswered
 from gleaner.chaos.invariants.gateway_facts import CallOver
 from gleaner.supervisor.inspection.vitals import Recovery
@@ -217,6 +219,10 @@ class Recoveries:
                 self._seen["groups.refilled"] += len(message.prompts)
             elif isinstance(message, GroupsDropped) and message.why == SURPLUS:
                 self._seen["groups.aborted"] += len(message.groups)
+            elif isinstance(message, GroupsClosed):
+                self._seen["samples.surplus"] += len(message.groups)
+            elif isinstance(message, RoundDrawn) and message.kind == "long":
+                self._seen["draws.deferred"] += len(message.draws)
             elif isinstance(message, SampleAgain):
                 self._seen["samples.again"] += 1
             elif isinstance(message, Dispatched):

@@ -7,6 +7,7 @@ are derived anew from the job's settings.
 
 import hashlib
 import logging
+import math
 from array import array
 from collections.abc import Sequence
 from functools import lru_cache
@@ -14,7 +15,7 @@ from functools import lru_cache
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.training.sample import Sample
 from gleaner.chaos.invariants.shadow import ShadowRequest
-from gleaner.chaos.invariants.truth import TrainedOn, Wanted
+from gleaner.chaos.invariants.truth import TrainedOn, Wanted, WantedRounds
 from gleaner.configs.schema import Config
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
@@ -48,6 +49,7 @@ class SimTruth:
             temperature=rollout.temperature,
             eval_temperature=rollout.eval_temperature,
             staleness=rollout.staleness,
+            rounds=_rounds(config),
         )
         self._problems = job_model.problems(WorkerSpec())
         self._engine = job_model.engine(config, rig)
@@ -114,6 +116,19 @@ class SimTruth:
     def losses(self, weights: bytes) -> tuple[float, float]:
         """See `Truth`."""
         return measured(weights)
+
+
+def _rounds(config: Config) -> WantedRounds | None:
+    rounds, rollout = config.rounds, config.rollout
+    if rounds.mode == "off":
+        return None
+    return WantedRounds(
+        prompts=math.ceil(rounds.prompts_factor * rollout.prompts),
+        samples=math.ceil(rounds.samples_factor * rollout.samples),
+        own_seeds=rounds.seeds == "own",
+        by_tokens=rounds.race == "tokens",
+        drain=rounds.drain,
+    )
 
 
 def _digest(one: TrainedOn) -> bytes:

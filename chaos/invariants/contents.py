@@ -7,7 +7,9 @@ from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.dispatched_requests import SentAsSubmitted
 from gleaner.chaos.invariants.group_selection import SelectedByScores
 from gleaner.chaos.invariants.problem_draws import DrawnInTurn
+from gleaner.chaos.invariants.races import ShortestCount
 from gleaner.chaos.invariants.recorded_figures import FiguresOfSamples
+from gleaner.chaos.invariants.rounds import DrawsKept
 from gleaner.chaos.invariants.sample_contents import TrueContents
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.trained_weights import WeightsOfSamples
@@ -16,7 +18,7 @@ from gleaner.chaos.invariants.truth import Truth
 
 CONTENTS: tuple[type[Check], ...] = (
     DrawnInTurn, SentAsSubmitted, TrueVerdicts, SelectedByScores, TrueContents, WeightsOfSamples,
-    FiguresOfSamples,
+    FiguresOfSamples, DrawsKept, ShortestCount,
 )  # fmt: skip
 
 
@@ -32,4 +34,6 @@ def content_checks(shadow: Shadow, truth: Truth | None) -> tuple[Check, ...]:
         TrueContents(shadow, truth),
         WeightsOfSamples(shadow, truth),
         FiguresOfSamples(shadow, truth),
+        DrawsKept(truth),
+        ShortestCount(shadow, truth),
     )

@@ -56,7 +56,8 @@ class SelectedByScores(Check):
     def _journaled(self, message: object) -> Iterator[str]:
         match message:
             case BatchSubmitted():
-                if self._wanted.selects and step_of(message.batch) is not None:
+                selects = self._wanted.selects and self._wanted.rounds is None  # else see `races`
+                if selects and step_of(message.batch) is not None:
                     self._fates.setdefault(message.batch, _Fates(len(message.prompts)))
             case BatchReleased():
                 self._fates.pop(message.batch, None)

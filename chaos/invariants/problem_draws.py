@@ -64,16 +64,20 @@ class DrawnInTurn(Check):
             case GroupsDropped() if message.why == "surplus":
                 self._surplus.setdefault(message.batch, set()).update(message.groups)
                 self._forget(self._surplus)
-            case BatchSubmitted() if stream == MANAGER and message.scored:
+            case BatchSubmitted() if stream == MANAGER and message.scored and self._judges(message.batch):
                 if message.batch not in self._submitted:  # submitted again: the first one counts
                     self._submitted[message.batch] = len(message.prompts)
                     self._forget(self._submitted)
                     yield from self._batch(message)
-            case StepFinished():
+            case StepFinished() if self._wanted.rounds is None:
                 yield from self._finished(f"step-{message.step}")
             case GroupsAdded() if message.first == self._submitted.get(message.batch):
                 self._submitted[message.batch] += len(message.prompts)
                 yield from self._prompts(message.batch, message.first, message.prompts)
+
+    def _judges(self, batch: str) -> bool:
+        """Steps of a job with rounds have the check `rounds`."""
+        return self._wanted.rounds is None or step_of(batch) is None
 
     @staticmethod
     def _forget(known: dict[str, set[int]] | dict[str, int] | dict[str, list[int]]) -> None:

@@ -20,6 +20,7 @@ from gleaner.actors.rollout.state.events import (
     Dispatched,
     FrameLogged,
     GroupsAdded,
+    GroupsClosed,
     GroupsDropped,
     InstanceGone,
     InstanceJoined,
@@ -140,6 +141,8 @@ class Shadow:
                 yield from self._added(event)
             case GroupsDropped():
                 yield from self._dropped(event)
+            case GroupsClosed():
+                self._closed(event)
             case SampleAgain():
                 self._again(event)
             case RequestsDue():
@@ -168,6 +171,11 @@ class Shadow:
         names = [name for name in self._batches.get(batch, ()) if name.startswith(f"{batch}/{number}/")]
         there = (self.requests[name] for name in names)
         return sorted((one for one in there if not one.dropped), key=lambda one: sample_of(one.id))
+
+    def first_responses(self, batch: str, number: int) -> list[ShadowRequest]:
+        """The first request of each sample of a group, whether it counts or not."""
+        names = [name for name in self._batches.get(batch, ()) if name.startswith(f"{batch}/{number}/")]
+        return [self.requests[name] for name in names if not self.requests[name].again]
 
     def _submitted(self, event: BatchSubmitted) -> Iterator[Fault]:
         if event.batch in self._batches:
@@ -209,6 +217,12 @@ class Shadow:
                     self._drop(self.requests[name])
                     if name in self.handed_out:
                         yield "I1", f"{name} was dropped after it had been handed out"
+
+    def _closed(self, event: GroupsClosed) -> None:
+        for group, samples in zip(event.groups, event.samples, strict=False):
+            for request in self.group(event.batch, group):
+                if sample_of(request.id) not in samples:
+                    self._drop(request)
 
     def _again(self, event: SampleAgain) -> None:
         past = self.requests.get(event.request)

@@ -13,6 +13,18 @@ from gleaner.chaos.invariants.shadow import ShadowRequest
 
 
 @dataclass(frozen=True, slots=True)
+class WantedRounds:
+    """What a job with rounds asks of them. prompts, samples: that a short round launches. own_seeds: of
+    deferred draws. by_tokens: the order of a race. drain: the last steps train what is deferred."""
+
+    prompts: int
+    samples: int
+    own_seeds: bool
+    by_tokens: bool
+    drain: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Wanted:
     """What a job asks of its batches: the settings that a check needs.
 
@@ -24,6 +36,7 @@ class Wanted:
         max_new_tokens: limit of a response.
         temperature, eval_temperature: of training and of evaluations.
         staleness: the bound, in versions.
+        rounds: None for a job without rounds.
     """
 
     seed: int = 0
@@ -40,6 +53,7 @@ class Wanted:
     temperature: float = 1.0
     eval_temperature: float = 1.0
     staleness: int = 0
+    rounds: WantedRounds | None = None
 
     @property
     def launched(self) -> int:

@@ -16,6 +16,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 from gleaner.chaos.mutations.requests import REQUESTS
 from gleaner.chaos.mutations.rewards import REWARDS
 from gleaner.chaos.mutations.rollout import ROLLOUT
+from gleaner.chaos.mutations.rounds import ROUNDS
 from gleaner.chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
@@ -30,5 +31,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *GATEWAY_BUGS,
     *MACHINES,
     *REWARDS,
+    *ROUNDS,
 )
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

@@ -114,7 +114,7 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
     hunts = "hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published"
     hunts += ", hunt-sampling, hunt-singles, hunt-unscored"
     assert (
-        f"there are ci, gang, gateway, {hunts}, machines, nightly, pipelines, rewards, singles, soak"
+        f"there are ci, gang, gateway, {hunts}, machines, nightly, pipelines, rewards, rounds, singles, soak"
         in capsys.readouterr().err
     )
 

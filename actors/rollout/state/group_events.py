@@ -187,12 +187,13 @@ def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
 
 
 def events_of(batch: str, decision: Decision) -> list[Selects]:
-    """The events that carry out a decision; its prompts have to be requested separately."""
+    """The events that carry out a decision, uniform groups before those that take their places; its prompts
+    have to be requested separately."""
     events: list[Selects] = []
-    if decision.keep:
-        events.append(GroupsKept(batch=batch, groups=decision.keep))
     if decision.drop:
         events.append(GroupsDropped(batch=batch, groups=decision.drop, why=UNIFORM))
+    if decision.keep:
+        events.append(GroupsKept(batch=batch, groups=decision.keep))
     if decision.abort:
         events.append(GroupsDropped(batch=batch, groups=decision.abort, why=SURPLUS))
     return events
