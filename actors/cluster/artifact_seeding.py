@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gleaner.actors.cluster.seeding import MAX_MEMORY, SeedingPolicy, SeedingState, ThroughputPeak
+from gleaner.actors.cluster.seeding import MAX_MEMORY, KindState, SeedingPolicy, SeedingState, ThroughputPeak
 from gleaner.actors.protocol.step_times import StepTimes, finite
 
 LEFT_SHARE = 0.2
@@ -59,6 +59,14 @@ class ArtifactPolicy:
             memory=dict(memory),
             peak=ThroughputPeak(count=count, t_seed_s=best_s, tokens_s=tokens_s),
         )
+
+    def again(self, state: SeedingState, newest: SeedingState, times: StepTimes) -> SeedingState:
+        """See `round_planner.KindPolicy`."""
+        return self._rule.again(state, newest, times)
+
+    def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
+        """See `round_planner.KindPolicy`."""
+        return None
 
 
 def _remember(memory: Mapping[int, float], count: int, best_s: float, share: float) -> Mapping[int, float]:

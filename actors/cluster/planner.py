@@ -1,8 +1,10 @@
 """`Planner`: the policy that plans the steps of a job, chosen by its settings."""
 
+from collections.abc import Callable
 from typing import Protocol
 
 from gleaner.actors.cluster.artifact_seeding import ArtifactPolicy
+from gleaner.actors.cluster.round_planner import KindPolicy, RoundPlanner
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.protocol.step_times import StepTimes
@@ -22,8 +24,10 @@ class Planner(Protocol):
 def planner_of(config: Config) -> Planner:
     """The controller that `seeding.controller` names."""
     rule = SeedingPolicy(config.seeding, n_reserved=config.fleet.reserved, n_prem_max=config.fleet.n_prem_max)
-    if config.seeding.controller == "feedback":
-        return rule
-    if config.seeding.controller == "artifact":
-        return ArtifactPolicy(rule)
-    return ModelPolicy(rule, config.seeding, config.prices, config.fleet.reserved)
+    policies: dict[str, Callable[[], KindPolicy]] = {
+        "feedback": lambda: rule,
+        "artifact": lambda: ArtifactPolicy(rule),
+        "model": lambda: ModelPolicy(rule, config.seeding, config.prices, config.fleet.reserved),
+    }
+    policy = policies[config.seeding.controller]()
+    return RoundPlanner(policy) if config.rounds.on else policy

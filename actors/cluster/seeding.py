@@ -9,6 +9,7 @@ that trained nothing keeps its N_prem, and the memory can be switched off.
 """
 
 import math
+from collections.abc import Mapping
 
 import msgspec
 
@@ -29,12 +30,23 @@ class ThroughputPeak(msgspec.Struct, frozen=True, kw_only=True):
     tokens_s: float = 0.0
 
 
+class KindState(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known after the last round of a kind: see `SeedingState`."""
+
+    t_seed_s: float
+    memory: dict[int, float] = {}
+    rule_s: float | None = None
+    learnt: StepStatistics | None = None
+    peak: ThroughputPeak | None = None
+
+
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     """T_seed, N_prem and the scheduler memory M: preemptible instances -> T_seed that suited them.
 
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
-    measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others.
+    measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others. kinds: in a
+    job with rounds the state after the last step of each kind.
     """
 
     t_seed_s: float
@@ -45,6 +57,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     learnt: StepStatistics | None = None
     measured_s: float = 0.0
     peak: ThroughputPeak | None = None
+    kinds: dict[str, KindState] = {}
 
 
 class SeedingPolicy:
@@ -83,6 +96,17 @@ class SeedingPolicy:
             t_seed_s = self.clamp_s(memory.get(times.next_prem, t_seed_s))
         measured_s = times.seen.step_s if times.seen is not None else 0.0
         return SeedingState(t_seed_s=t_seed_s, n_prem=n_prem, memory=memory, measured_s=measured_s)
+
+    def again(self, state: SeedingState, newest: SeedingState, times: StepTimes) -> SeedingState:
+        """See `round_planner.KindPolicy`: the window of its kind's last step, or what its memory has."""
+        known_s = (
+            state.memory.get(times.next_prem, state.t_seed_s) if self.settings.memory else state.t_seed_s
+        )
+        return msgspec.structs.replace(state, t_seed_s=self.clamp_s(known_s))
+
+    def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
+        """See `round_planner.KindPolicy`: Algorithm 1 predicts no step."""
+        return None
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
         most, train_s = self.most_prem(times), finite(times.train_s)

@@ -16,14 +16,15 @@ neither luck with lengths nor a change of the window is taken for an error. Whil
 1 decides; its state goes on beside the model's all the time.
 """
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
-from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
-from gleaner.actors.cluster.step_statistics import StepStatistics, learn, ready
+from gleaner.actors.cluster.step_statistics import StepStatistics, learn, ready, with_machines
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
 
@@ -68,16 +69,62 @@ class ModelPolicy:
             measured_s=after.measured_s,
         )
 
+    def again(self, state: SeedingState, newest: SeedingState, times: StepTimes) -> SeedingState:
+        """See `round_planner.KindPolicy`: lengths of its kind, on the machines as they are now."""
+        if state.learnt is None or newest.learnt is None:
+            return self.fallback.again(state, newest, times)
+        learnt = with_machines(state.learnt, newest.learnt)
+        planned = self._planned(learnt, times, state.n_prem)
+        if planned is None:
+            return self.fallback.again(msgspec.structs.replace(state, predicted_s=0.0), newest, times)
+        return msgspec.structs.replace(state, t_seed_s=planned[0], predicted_s=planned[1], learnt=learnt)
+
+    def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
+        """See `round_planner.KindPolicy`: the number with the cheapest token over a period."""
+        rounds, tables = times.rounds, dict[str, _Table]()
+        newest = kinds[rounds.done].learnt if rounds is not None else None
+        for kind in ("short", "long"):
+            learnt = kinds[kind].learnt if kind in kinds else None
+            if newest is not None and learnt is not None:
+                table = self._table(with_machines(learnt, newest), times)
+                if table is not None:
+                    tables[kind] = table
+        if rounds is None or len(tables) < 2:
+            return None
+        shorts = max(0.0, rounds.shorts)
+        mean_s = (shorts * tables["short"].best_s + tables["long"].best_s) / (shorts + 1)
+        return self._wanted(tables["long"].counts, mean_s, n_prem, self.fallback.most_prem(times))
+
     def _planned(
         self, learnt: StepStatistics, times: StepTimes, n_prem: int
     ) -> tuple[float, float, int] | None:
         """Window, predicted step, instances wanted; None while data are missing."""
+        table = self._table(learnt, times)
+        if table is None:
+            return None
+        windows_s, here = table.windows_s, table.ends_s[table.counts.index(times.next_prem)]
+        step_s = (windows_s[-1] - windows_s[0]) / (len(windows_s) - 1)
+        t_seed_s, end_s = _best(windows_s, here)
+        for _ in range(ROUNDS - 1):
+            if times.next_prem == 0 or step_s <= 0:
+                break
+            low = max(windows_s[0], t_seed_s - step_s)
+            finer = np.linspace(low, min(windows_s[-1], t_seed_s + step_s), WINDOWS)
+            step_s /= (WINDOWS - 1) / 2
+            counts = np.full(WINDOWS, float(times.next_prem))
+            t_seed_s, end_s = _best(finer, predict(table.work, table.machines, finer, counts).end_s)
+        trimmed_s = max(t_seed_s * (1.0 - learnt.trim), float(windows_s[0])) if times.next_prem else t_seed_s
+        predicted_s = end_s - (t_seed_s - trimmed_s) + learnt.rest_s
+        wanted = self._wanted(table.counts, table.best_s, n_prem, self.fallback.most_prem(times))
+        return trimmed_s, predicted_s, wanted
+
+    def _table(self, learnt: StepStatistics, times: StepTimes) -> "_Table | None":
+        """The predicted step for numbers of instances and windows; None while data are missing."""
         model = ready(learnt)
         if model is None or times.seen is None or times.seen.step_s < LEAST_STEP_S:
             return None
         work, machines = model
-        most_prem = self.fallback.most_prem(times)
-        counts = self._counts(times.next_prem, most_prem)
+        counts = self._counts(times.next_prem, self.fallback.most_prem(times))
         windows_s = self._windows(work, machines)
         pairs = [(float(window_s), float(count)) for count in counts for window_s in windows_s]
         rough = replace(work, lengths=work.lengths[:: COARSE if len(work.lengths) > FEW else 1])
@@ -86,22 +133,8 @@ class ModelPolicy:
         ).end_s
         if not np.isfinite(ends).all():
             return None
-        table = ends.reshape(len(counts), len(windows_s))
-        best = table.min(axis=1) + learnt.rest_s
-        step_s = (windows_s[-1] - windows_s[0]) / (len(windows_s) - 1)
-        here = table[counts.index(times.next_prem)]
-        t_seed_s, end_s = _best(windows_s, here)
-        for _ in range(ROUNDS - 1):
-            if times.next_prem == 0 or step_s <= 0:
-                break
-            low = max(windows_s[0], t_seed_s - step_s)
-            finer = np.linspace(low, min(windows_s[-1], t_seed_s + step_s), WINDOWS)
-            step_s /= (WINDOWS - 1) / 2
-            found = predict(work, machines, finer, np.full(WINDOWS, float(times.next_prem))).end_s
-            t_seed_s, end_s = _best(finer, found)
-        trimmed_s = max(t_seed_s * (1.0 - learnt.trim), float(windows_s[0])) if times.next_prem else t_seed_s
-        predicted_s = end_s - (t_seed_s - trimmed_s) + learnt.rest_s
-        return trimmed_s, predicted_s, self._wanted(counts, best, n_prem, most_prem)
+        ends_s = ends.reshape(len(counts), len(windows_s))
+        return _Table(work, machines, counts, windows_s, ends_s, ends_s.min(axis=1) + learnt.rest_s)
 
     def _counts(self, next_prem: int, most: int) -> list[int]:
         """Numbers of instances to try: all of them, or as many as are enough to see where it is flat."""
@@ -134,6 +167,18 @@ class ModelPolicy:
             if tried == n_prem and cost >= known * (1.0 - CLEARLY):
                 return n_prem
         return count
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """The predicted end of a step (ends_s, numbers x windows); best_s: the step with the best window."""
+
+    work: Work
+    machines: Machines
+    counts: list[int]
+    windows_s: Floats
+    ends_s: Floats
+    best_s: Floats
 
 
 def _best(windows_s: Floats, ends_s: Floats) -> tuple[float, float]:

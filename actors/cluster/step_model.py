@@ -52,7 +52,8 @@ _KINDS = np.array([[[1]], [[2]]], np.int8)
 @dataclass(frozen=True, slots=True)
 class Work:
     """One step's work. lengths: response tokens of a sample of its groups; groups, samples: of the batch.
-    train_token_s: the trainer's, a token of prompt or response; update_s: after the last group."""
+    train_token_s: the trainer's, a token of prompt or response; update_s: after the last group. surplus:
+    groups that are rolled out beside these, until the last of these is complete: a short round."""
 
     lengths: list[list[int]]
     groups: int
@@ -60,6 +61,7 @@ class Work:
     prompt_tokens: float
     train_token_s: float
     update_s: float
+    surplus: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,8 @@ def predict(work: Work, machines: Machines, windows_s: Floats, instances: Floats
     if not work.lengths or not work.groups:
         return Predicted(np.zeros(candidates), np.zeros(candidates))
     run = _Rollout(work, machines, windows_s, instances)
-    done = run.to_the_end()
-    return Predicted(done.max(axis=1), _trained(work, run.groups_of, done, windows_s, instances))
+    done = run.to_the_end()[:, run.counts]
+    return Predicted(done.max(axis=1), _trained(work, run.counted, done, windows_s, instances))
 
 
 class _Engines:
@@ -127,10 +129,11 @@ class _Rollout:
     """See the module: the state of all candidates."""
 
     def __init__(self, work: Work, machines: Machines, windows_s: Floats, instances: Floats) -> None:
-        groups = _shuffled(work.lengths)
-        self.groups_of = np.repeat(np.arange(len(groups)), [len(group) for group in groups])
-        self.ends = np.array([max(1, length) for group in groups for length in group], np.float64)
-        weight = work.groups * work.samples / len(self.ends)
+        groups = _shuffled([*((group, True) for group in work.lengths), *_surplus(work)])
+        self.counted = [group for group, counts in groups if counts]
+        self.counts = np.array([counts for group, counts in groups for _ in group])
+        self.ends = np.array([max(1, length) for group, _ in groups for length in group], np.float64)
+        weight = (work.groups + work.surplus) * work.samples / len(self.ends)
         self.prompt = work.prompt_tokens
         self.windows_s = np.where(instances > 0, windows_s, np.inf)
         self.start_s = machines.start_s
@@ -301,22 +304,31 @@ def _counted(which: Bools) -> Counts:
     return rows
 
 
-def _shuffled(lengths: list[list[int]]) -> list[list[int]]:
+def _shuffled(groups: list[tuple[list[int], bool]]) -> list[tuple[list[int], bool]]:
     """The same groups in an order that is independent of their lengths, always the same one."""
-    order = sorted(range(len(lengths)), key=lambda at: (at * _GOLDEN) % 1.0)
-    return [lengths[at] for at in order]
+    order = sorted(range(len(groups)), key=lambda at: (at * _GOLDEN) % 1.0)
+    return [groups[at] for at in order]
+
+
+def _surplus(work: Work) -> list[tuple[list[int], bool]]:
+    """Groups that do not count. They run until the longest response that counts is complete, so each is one
+    of the longest that count, with a response of that length."""
+    count = round(work.surplus * len(work.lengths) / work.groups) if work.groups else 0
+    edge = max(map(max, work.lengths))
+    longest = sorted(work.lengths, key=max)[-max(1, len(work.lengths) // 4) :]
+    return [([*longest[at % len(longest)][:-1], edge], False) for at in range(count)]
 
 
 def _trained(
-    work: Work, groups_of: NDArray[np.int64], done_s: Floats, windows_s: Floats, instances: Floats
+    work: Work, groups: list[list[int]], done_s: Floats, windows_s: Floats, instances: Floats
 ) -> Floats:
-    """When the trainer is done with it."""
-    count = int(groups_of[-1]) + 1
-    starts = np.flatnonzero(np.diff(groups_of, prepend=-1))
+    """When the trainer is done with it. groups: the lengths of those that count, as in done_s."""
+    count = len(groups)
+    sampled = np.array([len(group) for group in groups])
+    starts = np.cumsum(sampled) - sampled
     complete_s = np.maximum.reduceat(done_s, starts, axis=1)
-    lengths = [length for group in _shuffled(work.lengths) for length in group]
+    lengths = [length for group in groups for length in group]
     tokens = np.add.reduceat(np.array(lengths, np.float64) + work.prompt_tokens, starts)
-    sampled = np.diff(np.append(starts, len(groups_of)))
     seconds = tokens * (work.train_token_s * work.samples / sampled * work.groups / count)
     rolled_s = done_s.max(axis=1)
     window_s = np.where(instances > 0, np.minimum(windows_s, rolled_s), rolled_s)

@@ -25,15 +25,16 @@ PACE_GAIN, LEAST_PACE, MOST_PACE = 0.5, 1 / 3, 3.0
 
 
 class StepStatistics(msgspec.Struct, frozen=True, kw_only=True):
-    """Measurements of the steps so far. Lengths in tokens, of the newest step last; log_mean: the logarithm
-    of their mean, with its growth a step; times in seconds. rest_s: of a step, beside seeding, waiting and
-    training. pace: factor on the times of engines; trim: the share that is subtracted from the model's
-    window."""
+    """Measurements of the steps so far, of one kind in a job with rounds. Lengths in tokens, of the newest
+    step last; log_mean: the logarithm of their mean, with its growth a step; times in seconds. rest_s: of a
+    step, beside seeding, waiting and training. pace: factor on the times of engines; trim: the share that is
+    subtracted from the model's window."""
 
     lengths: list[list[list[int]]] = []
     log_mean: float = 0.0
     growth: float = 0.0
     groups: int = 0
+    surplus: int = 0
     samples: int = 0
     limit: int = 0
     prompt_tokens: float = 0.0
@@ -61,8 +62,31 @@ def ready(learnt: StepStatistics) -> tuple[Work, Machines] | None:
         prompt_tokens=learnt.prompt_tokens,
         train_token_s=learnt.train_token_s,
         update_s=learnt.update_s,
+        surplus=learnt.surplus,
     )
     return work, _machines(learnt, reserved, preemptible)
+
+
+def of_another_kind(learnt: StepStatistics) -> StepStatistics:
+    """The same engines and trainer, and no lengths yet: for the first round of a kind."""
+    return msgspec.structs.replace(learnt, lengths=[], log_mean=0.0, growth=0.0, trim=0.0)
+
+
+def with_machines(learnt: StepStatistics, newest: StepStatistics) -> StepStatistics:
+    """These lengths, on the engines and the trainer as they were measured last."""
+    return msgspec.structs.replace(
+        learnt,
+        prompt_tokens=newest.prompt_tokens,
+        train_token_s=newest.train_token_s,
+        update_s=newest.update_s,
+        rest_s=newest.rest_s,
+        start_s=newest.start_s,
+        reserved=newest.reserved,
+        preemptible=newest.preemptible,
+        reserved_engines=newest.reserved_engines,
+        instance_engines=newest.instance_engines,
+        pace=newest.pace,
+    )
 
 
 def coming(learnt: StepStatistics) -> list[list[int]]:
@@ -99,6 +123,7 @@ def learn(known: StepStatistics, times: StepTimes, n_reserved: int) -> StepStati
         log_mean=level + LEVEL * off,
         growth=0.0 if fresh else growth,
         groups=seen.groups,
+        surplus=seen.surplus,
         samples=max(1, seen.requests // max(1, seen.groups)),
         limit=seen.limit,
         prompt_tokens=seen.prompt_tokens,
@@ -144,6 +169,7 @@ def _paced(learnt: StepStatistics, times: StepTimes, gain: float) -> float:
         prompt_tokens=seen.prompt_tokens,
         train_token_s=learnt.train_token_s,
         update_s=seen.update_s,
+        surplus=seen.surplus,
     )
     window_s, count = np.array([seen.seeding_s]), np.array([finite(times.mean_prem)])
     rolled_s = float(predict(work, _machines(learnt, reserved, preemptible), window_s, count).rolled_s[0])

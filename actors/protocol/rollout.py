@@ -186,7 +186,7 @@ class BatchTimes(Message, frozen=True):
     engine. `requests`, `groups`, `limit` (longest response): of the batch. `lengths`: response tokens of some
     of its groups, ordered by the length of their longest response, shortest first. `prompt_tokens`: the mean.
     `path`: see `CriticalPath`. `carried_prem`: preemptible instances that their shared devices can run side
-    by side; 0: no bound.
+    by side; 0: no bound. `counted`: groups of a race that count, of `counted_samples` each; 0: all groups do.
     """
 
     step_s: float
@@ -207,6 +207,8 @@ class BatchTimes(Message, frozen=True):
     prompt_tokens: float
     path: CriticalPath | None = None
     carried_prem: int = 0
+    counted: int = 0
+    counted_samples: int = 0
 
 
 class RolloutStatus(Message, frozen=True):

@@ -14,7 +14,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     `update_s`: of the optimizer, part of `train_s`. `rolled_s`: from the begin to the last response.
     `start_s`: until a preemptible instance that is there has the weights. `reserved`, `preemptible`: the pace
     of one engine of each kind. `requests`, `groups`: of the batch; `limit`: longest response; `lengths`: of
-    the responses of some groups; `prompt_tokens`: the mean.
+    the responses of some groups; `prompt_tokens`: the mean. `surplus`: groups that were launched beside
+    `groups` and did not count (a short round).
     """
 
     step_s: float
@@ -29,6 +30,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     limit: int
     lengths: list[list[int]]
     prompt_tokens: float
+    surplus: int = 0
+
+
+class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
+    """The rounds of a job that has them: the kind of the measured step, that of the next one, and the number
+    of short rounds for each long one."""
+
+    done: str
+    ahead: str
+    shorts: float
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +52,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     averaged over the step. `next_prem` (n̂): their number just before the next step starts.
     `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
     not known. `instance_engines`: engines of one preemptible instance; the paper's have one. `carried_prem`:
-    preemptible instances that their shared devices can run side by side; 0: no bound.
+    preemptible instances that their shared devices can run side by side; 0: no bound. `rounds`: None for a
+    job without rounds.
     """
 
     train_wait_s: float
@@ -54,6 +66,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     instance_engines: float = 1.0
     carried_prem: int = 0
     seen: Seen | None = None
+    rounds: RoundKinds | None = None
 
 
 def finite(value: float) -> float:

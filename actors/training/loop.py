@@ -165,7 +165,8 @@ class JobLoop:
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             round_end = await self._submission.settle(step)
-            ahead, path = await self._planner.next(step, batch, result, plan)
+            rounds = self._submission.rounds(step)
+            ahead, path = await self._planner.next(step, batch, result, plan, rounds)
             self._lap("other")
             if step > self._recorder.last_step:  # otherwise this actor was killed after the record
                 now = self._ctx.now()

@@ -21,7 +21,7 @@ from gleaner.actors.training.draw_events import (
     RoundSettled,
 )
 from gleaner.actors.training.problem_order import KEPT_STEPS
-from gleaner.actors.training.rounds import Kind, RoundRule, Shape, shape_of
+from gleaner.actors.training.rounds import Kind, RoundRule, Shape, period_steps, shape_of
 
 
 @dataclass(slots=True)
@@ -57,6 +57,11 @@ class RoundDraws:
     def cursor(self) -> int:
         """New draws so far."""
         return self._cursor
+
+    @property
+    def shorts(self) -> float:
+        """Short rounds for each long one, if no group is dropped."""
+        return min(period_steps(self._rule), float(self._rule.steps)) - 1
 
     def oldest(self) -> int | None:
         """The step that first launched the oldest draw in the queue; None if it is empty."""

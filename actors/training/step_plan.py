@@ -9,7 +9,7 @@ from gleaner.actors.names import BALANCER, MANAGER, SCHEDULER
 from gleaner.actors.protocol.cluster import Plan, PlanNext
 from gleaner.actors.protocol.critical_path import CriticalPath
 from gleaner.actors.protocol.rollout import BatchReport, BatchTimes, RolloutFigures, RolloutStatus
-from gleaner.actors.protocol.step_times import Seen, StepTimes
+from gleaner.actors.protocol.step_times import RoundKinds, Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace, Paces, PacesAre, engine_pace
 from gleaner.actors.protocol.training import StepResult
 from gleaner.actors.training.retrying_ask import RetryingAsk
@@ -38,14 +38,14 @@ class StepPlanner:
         return await self._retrying_ask.ask(SCHEDULER, ask, Plan)
 
     async def next(
-        self, step: int, batch: str, result: StepResult, plan: Plan
+        self, step: int, batch: str, result: StepResult, plan: Plan, rounds: RoundKinds | None = None
     ) -> tuple[Plan, CriticalPath | None]:
         """The plan of the next step, from this step's measurements (unchanged if the batch's times are gone),
-        and the critical path of this step."""
+        and the critical path of this step. rounds: None without any."""
         times, paces = await asyncio.gather(self._times(batch), self._paces())
         if times is None:
             return plan, None
-        measured = measured_times(result, times, paces)
+        measured = measured_times(result, times, paces, rounds)
         ahead = await self._retrying_ask.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
         return ahead, times.path
 
@@ -68,8 +68,11 @@ class StepPlanner:
         return paces.instances
 
 
-def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, EnginePace]) -> StepTimes:
+def measured_times(
+    result: StepResult, times: BatchTimes, paces: dict[str, EnginePace], rounds: RoundKinds | None = None
+) -> StepTimes:
     """The measurements of a step by the trainer, the manager and the instances."""
+    counted = times.counted or times.groups
     reserved = engine_pace(paces.get("reserved"), times.reserved_engines, times.reserved)
     preemptible = engine_pace(paces.get("preemptible"), times.instance_engines, times.preemptible)
     return StepTimes(
@@ -90,10 +93,12 @@ def measured_times(result: StepResult, times: BatchTimes, paces: dict[str, Engin
             start_s=times.remote_start_s,
             reserved=reserved,
             preemptible=preemptible,
-            requests=times.requests,
-            groups=times.groups,
+            requests=counted * times.counted_samples if times.counted else times.requests,
+            groups=counted,
             limit=times.limit,
             lengths=times.lengths,
             prompt_tokens=times.prompt_tokens,
+            surplus=times.groups - counted,
         ),
+        rounds=rounds,
     )

@@ -16,6 +16,7 @@ from gleaner.actors.names import MANAGER, REWARD
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
+from gleaner.actors.protocol.step_times import RoundKinds
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.rollout.state.group_policy import launched
 from gleaner.actors.training.draw_events import DrawOrder
@@ -127,6 +128,13 @@ class Submission:
         if not isinstance(self._draws, RoundDraws):
             return None
         return round_end(self._draws, step, fates)
+
+    def rounds(self, step: int) -> RoundKinds | None:
+        """The kinds of this step and of the next one, for their plan; None without rounds."""
+        if not isinstance(self._draws, RoundDraws):
+            return None
+        done, ahead = (self._draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
+        return RoundKinds(done=done, ahead=ahead, shorts=self._draws.shorts)
 
     def _shape(self, step: int) -> Shape:
         rollout = self._config.rollout

@@ -139,6 +139,8 @@ class StepMetrics:
             lengths=lengths_of(batch),
             prompt_tokens=sum(len(group[0].prompt) for group in batch.groups) / len(batch.groups),
             carried_prem=instances.carried(),
+            counted=batch.wanted if batch.submitted.race else 0,
+            counted_samples=batch.submitted.counted or len(batch.prompt(0).seeds),
             path=None if instants is None else instants.critical_path(*self._span(clock, now)),
         )
 

@@ -1,0 +1,98 @@
+"""`RoundPlanner`: plans of a job with rounds, each from the steps of its own kind.
+
+Short and long rounds are different jobs to a policy that learns from the last steps. Lengths and their
+growth, the trim of the window and the memory M belong to a kind; paces of engines, seconds a token and the
+time to get weights belong to machines, and are shared. N_prem is one number for a period, because hosts are
+not rented by the minute. Owns the states by kind; pure. The policy itself is one of `planner`.
+"""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from gleaner.actors.cluster.seeding import KindState, SeedingState
+from gleaner.actors.cluster.step_statistics import of_another_kind
+from gleaner.actors.protocol.step_times import RoundKinds, StepTimes
+
+
+class KindPolicy(Protocol):
+    """A policy that can plan a step of another kind than the measured one."""
+
+    def initial(self, reserved_engines: int = 0) -> SeedingState:
+        """See `Planner`."""
+
+    def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
+        """See `Planner`."""
+
+    def again(self, state: SeedingState, newest: SeedingState, times: StepTimes) -> SeedingState:
+        """The plan of a step of the kind whose last state this is, after a step of another kind with these
+        times, whose state is the newest."""
+
+    def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
+        """The number of instances for all rounds of a period; None while that cannot be predicted. n_prem:
+        the number so far."""
+
+
+class RoundPlanner:
+    """A `Planner`: see the module."""
+
+    def __init__(self, policy: KindPolicy) -> None:
+        self._policy = policy
+
+    def initial(self, reserved_engines: int = 0) -> SeedingState:
+        """As the policy."""
+        return self._policy.initial(reserved_engines)
+
+    def next(self, state: SeedingState, times: StepTimes) -> SeedingState:
+        """The plan of the next step; as the policy's in a job without rounds."""
+        rounds = times.rounds
+        if rounds is None:
+            return self._policy.next(state, times)
+        after = self._policy.next(_own(state, rounds.done), times)
+        kinds = {**state.kinds, rounds.done: _kind(after)}
+        planned = self._ahead(kinds, after, rounds, times)
+        n_prem = self._policy.period_prem(kinds, times, state.n_prem)
+        if n_prem is None:  # by the rule, after the round that needs most
+            n_prem = after.n_prem if rounds.done == "long" or not state.kinds else state.n_prem
+        return replace(planned, n_prem=n_prem, measured_s=after.measured_s, kinds=kinds)
+
+    def _ahead(
+        self, kinds: Mapping[str, KindState], after: SeedingState, rounds: RoundKinds, times: StepTimes
+    ) -> SeedingState:
+        known = kinds.get(rounds.ahead)
+        if known is None:  # nothing is known of its lengths: the window as it is
+            return replace(after, predicted_s=0.0)
+        if rounds.ahead == rounds.done:
+            return after
+        return self._policy.again(_state(known, after.n_prem), after, times)
+
+
+def _own(state: SeedingState, kind: str) -> SeedingState:
+    """The last state of this kind, or the first one, with what is known of the machines."""
+    known = state.kinds.get(kind)
+    if known is not None:
+        return replace(_state(known, state.n_prem), t_seed_s=state.t_seed_s)
+    learnt = None if state.learnt is None else of_another_kind(state.learnt)
+    return replace(state, kinds={}, memory={}, learnt=learnt, rule_s=None)
+
+
+def _kind(state: SeedingState) -> KindState:
+    return KindState(
+        t_seed_s=state.t_seed_s,
+        memory=state.memory,
+        rule_s=state.rule_s,
+        learnt=state.learnt,
+        peak=state.peak,
+    )
+
+
+def _state(known: KindState, n_prem: int) -> SeedingState:
+    return SeedingState(
+        t_seed_s=known.t_seed_s,
+        n_prem=n_prem,
+        memory=known.memory,
+        rule_s=known.rule_s,
+        learnt=known.learnt,
+        peak=known.peak,
+    )

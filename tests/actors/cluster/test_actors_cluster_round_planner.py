@@ -1,0 +1,146 @@
+"""Plans of a job with rounds: each from the steps of its own kind, N_prem for a period."""
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import pytest
+
+from gleaner.actors.cluster.planner import planner_of
+from gleaner.actors.cluster.round_planner import RoundPlanner
+from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
+from gleaner.actors.cluster.seeding_model import ModelPolicy
+from gleaner.actors.cluster.step_model import Machines, Work, predict
+from gleaner.actors.protocol.step_times import RoundKinds, Seen, StepTimes
+from gleaner.actors.protocol.throughput import EnginePace
+from gleaner.configs.load import load
+from gleaner.configs.schema import Prices, Seeding
+
+PACE = EnginePace(step_s=0.01, context_s=3e-7, slots=64, cache_tokens=60_000)
+MACHINES = Machines(reserved=PACE, preemptible=PACE, engines=4.0, instance_engines=1.0, start_s=3.0, pace=1.0)
+KINDS = ["short", "short", "short", "short", "long"]
+
+
+def works() -> dict[str, Work]:
+    """A short round of 64 groups and 16 more, and a long one of 64."""
+    rng = np.random.default_rng(3)
+
+    def work(median: float, surplus: int) -> Work:
+        lengths = [
+            sorted(round(min(8000, median * math.exp(rng.normal(0, 0.5)))) for _ in range(4))
+            for _ in range(16)
+        ]
+        lengths.sort(key=lambda group: group[-1])
+        return Work(lengths, 64, 4, 100.0, 1.5e-4, 2.0, surplus)
+
+    return {"short": work(700, 16), "long": work(4500, 0)}
+
+
+@dataclass
+class Job:
+    """A job with rounds on machines that behave as the model."""
+
+    policy: RoundPlanner | ModelPolicy | SeedingPolicy
+    state: SeedingState
+    count: int = 3
+    told: bool = True
+
+    def step(self, number: int) -> tuple[str, float, float]:
+        """The kind of a step, its seconds, and what was predicted; then the next one is planned."""
+        kind, ahead = KINDS[number % 5], KINDS[(number + 1) % 5]
+        work, window_s = works()[kind], self.state.t_seed_s
+        found = predict(work, MACHINES, np.array([window_s]), np.array([float(self.count)]))
+        rolled_s, end_s = float(found.rolled_s[0]), float(found.end_s[0])
+        predicted_s = self.state.predicted_s
+        tokens = sum(map(sum, work.lengths)) / 16 / 4 + 100.0
+        train_s = tokens * 256 * 1.5e-4 + 2.0
+        times = StepTimes(
+            train_wait_s=max(0.0, end_s - window_s - train_s),
+            remote_wait_s=max(0.0, end_s - rolled_s),
+            train_s=train_s,
+            remote_s=max(0.0, rolled_s - 3.0),
+            mean_prem=float(self.count),
+            next_prem=self.count,
+            reserved_engines=4,
+            seen=Seen(
+                step_s=end_s, seeding_s=window_s, update_s=2.0, rolled_s=rolled_s, start_s=3.0, reserved=PACE,
+                preemptible=PACE, requests=256, groups=64, limit=8000, lengths=work.lengths,
+                prompt_tokens=100.0, surplus=work.surplus,
+            ),
+            rounds=RoundKinds(done=kind, ahead=ahead, shorts=4.0) if self.told else None,
+        )  # fmt: skip
+        self.state = self.policy.next(self.state, times)
+        return kind, end_s, predicted_s
+
+
+def model() -> ModelPolicy:
+    chosen = Seeding(controller="model", initial_s=10.0, min_s=0.0, max_s=1000.0, eta=3.0, time_weight=0.0)
+    return ModelPolicy(SeedingPolicy(chosen, n_reserved=4, n_prem_max=8), chosen, Prices(), 1)
+
+
+def planned(*, told: bool) -> list[tuple[str, float, float]]:
+    policy = RoundPlanner(model())
+    job = Job(policy, policy.initial(4), told=told)
+    return [job.step(number) for number in range(15)]
+
+
+def test_both_kinds_are_predicted_from_their_own_steps() -> None:
+    for kind, end_s, predicted_s in planned(told=True)[10:]:
+        assert predicted_s == pytest.approx(end_s, rel=0.1), kind
+
+
+def test_kinds_in_common_are_predicted_badly_and_take_longer() -> None:
+    own, common = planned(told=True)[10:], planned(told=False)[10:]
+    errors = [abs(predicted_s / end_s - 1) for _, end_s, predicted_s in common]
+    assert max(errors) > 0.3, "the kinds do not differ: this shows nothing"
+    assert sum(end_s for _, end_s, _ in own) < sum(end_s for _, end_s, _ in common)
+
+
+def test_first_round_of_a_kind_keeps_the_window_and_promises_nothing() -> None:
+    policy = RoundPlanner(model())
+    job = Job(policy, policy.initial(4))
+    for number in range(4):
+        job.step(number)
+    assert job.state.kinds.keys() == {"short"}
+    assert job.state.predicted_s == 0.0
+    job.step(4)
+    assert job.state.kinds.keys() == {"short", "long"}
+    learnt = job.state.kinds["long"].learnt
+    assert learnt is not None
+    assert len(learnt.lengths) == 1, "a long round learns from long rounds only"
+
+
+def test_n_prem_stays_within_a_period() -> None:
+    policy = RoundPlanner(model())
+    job = Job(policy, policy.initial(4))
+    counts = []
+    for number in range(20):
+        job.step(number)
+        counts.append(job.state.n_prem)
+    assert len(set(counts[9:])) == 1, "hosts would be rented and returned with every round"
+
+
+@pytest.mark.parametrize("controller", ["feedback", "artifact", "model"])
+def test_every_controller_plans_rounds_and_its_state_survives_a_journal(controller: str) -> None:
+    config = load("quickstart", [f"seeding.controller={controller}", "rounds.mode=tail"])
+    policy = planner_of(config)
+    assert isinstance(policy, RoundPlanner)
+    job = Job(policy, policy.initial(4))
+    for number in range(7):
+        kept = msgspec.msgpack.decode(msgspec.msgpack.encode(job.state), type=SeedingState)
+        assert kept == job.state
+        job.step(number)
+    assert job.state.kinds.keys() == {"short", "long"}
+    assert 0 <= job.state.n_prem <= config.fleet.n_prem_max
+
+
+def test_short_round_ends_with_the_groups_that_count() -> None:
+    short = works()["short"]
+    whole = Work(short.lengths, short.groups, 4, 100.0, 1.5e-4, 2.0)
+    window_s, count = np.array([1000.0]), np.array([0.0])
+    with_surplus = predict(short, MACHINES, window_s, count)
+    alone = predict(whole, MACHINES, window_s, count)
+    assert alone.rolled_s[0] < with_surplus.rolled_s[0] < 1.6 * alone.rolled_s[0]
+    trained_s = with_surplus.end_s[0] - with_surplus.rolled_s[0]
+    assert trained_s == pytest.approx(alone.end_s[0] - alone.rolled_s[0], rel=0.01), "surplus is not trained"
