@@ -17,6 +17,7 @@ from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.blobs import BlobFolder, Blobs
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
+from gleaner.actors.reward.service_pool import ScoringService
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.actors.training.history import HistoryWriter
 from gleaner.actors.training.rank import RankWork
@@ -97,6 +98,9 @@ class AdapterFactory(Protocol):
 
     def blobs(self, directory: Path) -> Blobs:
         """What stages of reward items leave on this host for the next ones. Raises OSError."""
+
+    def reward_service(self, config: Config, calls: int) -> ScoringService:
+        """The service of `reward.share`, for so many calls at a time."""
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """A process that loaded its scorer, for a RewardProxy. Raises ScorerUnusable, WorkerDied or
@@ -228,6 +232,13 @@ class RealAdapterFactory:
     def blobs(self, directory: Path) -> BlobFolder:
         """See `AdapterFactory`."""
         return BlobFolder(directory)
+
+    def reward_service(self, config: Config, calls: int) -> ScoringService:
+        """See `AdapterFactory`."""
+        from gleaner.actors.reward.verifiers.shared_service import SharedService
+
+        share = config.reward.share
+        return SharedService(share, share.job or config.job.name, calls)
 
     async def start_scorer(self, spec: WorkerSpec) -> ScoringWorker:
         """See `AdapterFactory`."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gleaner.actors.cluster import job as places
 from gleaner.actors.names import BALANCER, GATEWAY, MANAGER, PLANNER, REWARD, TRAINER
@@ -16,6 +17,9 @@ from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.adapters import AdapterFactory
 from gleaner.supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
+
+if TYPE_CHECKING:
+    from gleaner.actors.reward.stage_pools import HostParts
 
 STOP_S = 5.0  # an ordered stop of one actor; every one of them survives the kill that follows
 NEVER = Intensity(restarts=0)
@@ -87,11 +91,22 @@ def reward(place: ProcessContext) -> TreeSpec:
                 RewardSettings.of(place.config),
                 place.job.model_dir,
                 start_worker,
-                make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
+                parts=_reward_parts(place),
             ),
         ),
         name="reward",
         intensity=place.intensity,
+    )
+
+
+def _reward_parts(place: ProcessContext) -> "HostParts":
+    """What the workers of a host are made with, beside their processes."""
+    from gleaner.actors.reward.stage_pools import HostParts
+
+    shared = bool(place.config.reward.share.with_)
+    return HostParts(
+        make_blobs=partial(place.adapters.blobs, places.blob_dir(place.job, place.node)),
+        make_service=partial(place.adapters.reward_service, place.config) if shared else None,
     )
 
 
@@ -121,11 +136,10 @@ def reward_host(place: ProcessContext) -> TreeSpec:
         settings.reward, pipelines, pipelines.host_workers(place.adapters.inventory().cores)
     )
     spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
-    blobs = partial(place.adapters.blobs, places.blob_dir(place.job, place.node))
     return one_for_one(
         child(
             f"{place.node}/reward",
-            lambda: RewardHost(StagePools(limits, spec, start_worker, blobs)),
+            lambda: RewardHost(StagePools(limits, spec, start_worker, _reward_parts(place))),
             shutdown_s=STOP_S,
         ),
         name="reward-host",

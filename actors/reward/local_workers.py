@@ -1,5 +1,6 @@
 """LocalWorkers: the reward workers of the proxy's own host, as `HostLink`."""
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
@@ -32,14 +33,26 @@ class LocalWorkers:
     ) -> None:
         self._ctx, self._name, self._pools = ctx, name, pools
         self._dispatch, self._blobs, self._failed = dispatch, blobs, failed
+        self._running: dict[str, tuple[int, asyncio.Task[None]]] = {}  # attempt and task of each item
 
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         """See `HostLink`."""
         for item in items:
-            self._ctx.background(self._score(stage, item, item.attempts), "score")
+            task = self._ctx.background(self._score(stage, item, item.attempts), "score")
+            self._running[item.id] = item.attempts, task
+            task.add_done_callback(partial(self._ended, item.id))
 
     def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
-        """See `HostLink`: what runs ends by itself, within its deadline; its result is dropped."""
+        """See `HostLink`: what waits here is dropped, and a call of a service ends. What runs in a worker
+        ends by itself, within its deadline; its result is dropped."""
+        for item in items:
+            attempt, task = self._running.get(item, (0, None))
+            if task is not None and attempt <= (attempts or {}).get(item, attempt):
+                task.cancel()
+
+    def _ended(self, item: str, task: "asyncio.Task[None]") -> None:
+        if self._running.get(item, (0, None))[1] is task:
+            del self._running[item]
 
     def resize(self, stage: str, workers: int) -> None:
         """See `HostLink`."""

@@ -44,6 +44,15 @@ class ProblemItem(_Shape, frozen=True):
     index: int
 
 
+class ReadItem(_Shape, frozen=True):
+    """Give the text of the response `tokens` to problem `index` of a split, with the problem; it is scored
+    elsewhere."""
+
+    split: str
+    index: int
+    tokens: list[int]
+
+
 class TextItem(_Shape, frozen=True):
     """Score the text `response` to the problem `entry`, for a task of the settings. entry: JSON of an
     `Entry`."""
@@ -110,6 +119,12 @@ class ProblemOut(_Shape, frozen=True):
     prompt_tokens: list[int]
 
 
+class ReadOut(_Shape, frozen=True):
+    """A response and its problem, as whoever scores it takes them."""
+
+    item: TextItem
+
+
 class RunOut(_Shape, frozen=True):
     """What a program and its compiler did; see `CodeRan`."""
 
@@ -125,10 +140,10 @@ class Failed(_Shape, frozen=True):
 
 Scorable = ScoreItem | TextItem
 """Items whose answer is a score."""
-Single = ScoreItem | TextItem | StageItem | ProblemItem | RunItem
+Single = ScoreItem | TextItem | StageItem | ProblemItem | ReadItem | RunItem
 """Items that wait for a worker, each on its own."""
 Item = Single | ScoreItems
-Answer = Ready | ScoreOut | ScoresOut | PassedOut | ProblemOut | RunOut | Failed
+Answer = Ready | ScoreOut | ScoresOut | PassedOut | ProblemOut | ReadOut | RunOut | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
 _items: msgspec.msgpack.Decoder[Item] = msgspec.msgpack.Decoder(Item)

@@ -235,6 +235,12 @@ class WorkerPool:
         )
         raise (NoProblem if final else ProblemLost)(f"problem {index} of {split!r}: {detail}")
 
+    async def read(self, item: pipe.ReadItem) -> pipe.TextItem | Verdict:
+        """The text of a response with its problem, or the verdict that it has none. Raises `Overloaded`,
+        `PoolFailed`."""
+        answer, _ = await self._submit(item, None)
+        return answer.item if isinstance(answer, pipe.ReadOut) else verdict_of(answer)
+
     async def run(self, item: pipe.RunItem, *, deadline_s: float) -> pipe.RunOut:
         """What a program did. Raises `RunLost`, `Overloaded` or `PoolFailed`."""
         answer, _ = await self._submit(item, deadline_s)

@@ -47,7 +47,7 @@ from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import MakeBlobs, StageLimits, StagePools
+from gleaner.actors.reward.stage_pools import OWN_PARTS, HostParts, StageLimits, StagePools
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.status import state_of
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
@@ -92,7 +92,7 @@ class RewardProxy(Actor):
         start_worker: starts a process that scores.
         scorer: what the workers run; None: the task of the settings.
         jobs: limits of the jobs that share it, where there are several.
-        make_blobs: the blobs of its host, where items have several stages; None: in a folder of their own.
+        parts: what the workers of its host are made with, beside their processes.
 
     Raises ValueError where a stage has no worker anywhere.
     """
@@ -104,7 +104,7 @@ class RewardProxy(Actor):
         start_worker: StartWorker,
         scorer: WorkerSpec | None = None,
         jobs: JobLimits | None = None,
-        make_blobs: MakeBlobs | None = None,
+        parts: HostParts = OWN_PARTS,
     ) -> None:
         self._limits = settings.reward
         self._pipelines = Pipelines(settings.task, settings.reward)
@@ -114,11 +114,12 @@ class RewardProxy(Actor):
             StageLimits.of(settings.reward, self._pipelines, self._pipelines.workers()),
             scorer or worker_spec(settings, tokenizer_dir),
             start_worker,
-            make_blobs,
+            parts,
         )
         self._dispatch = ItemDispatch(
             self._pipelines.names, settings.reward.max_queue, settings.reward.attempts, jobs
         )
+        self._dispatch.hosts.most_ahead = self._pools.most_ahead
         self._given: Counter[str] = Counter()  # verdicts, by status
         self._learnt: LearntLimits | None = None  # with adaptive timeouts
 
@@ -309,6 +310,7 @@ class RewardProxy(Actor):
             "batches": len(self._dispatch.batches),
             **({"plans": self._scaling.plans} if self._scaling.plans else {}),
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
+            **({"calls": self._pools.calls} if self._pools.served else {}),
             "workers_lost": self._pools.deaths.total(),
             **({"blobs_fetched": self._blobs.fetched} if self._pools.staged else {}),
             **dict(sorted(self._dispatch.counts.items())),

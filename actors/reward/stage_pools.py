@@ -1,6 +1,7 @@
 """StagePools: the reward workers of one host, a pool of processes for each stage.
 
-Owns the pools and the host's blobs. An item whose blob is on another host waits until that is here. Both ends
+Where a service scores for the job, its only stage has calls of the service for workers. Owns the pools and
+the host's blobs. An item whose blob is on another host waits until that is here. Both ends
 of an item use it: the proxy for its own host, `RewardHost` for any other.
 """
 
@@ -9,11 +10,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.assignment.hosts import MOST_AHEAD
 from gleaner.actors.reward.blobs import BlobFolder, Blobs
 from gleaner.actors.reward.carried import BadCarried, unpacked
 from gleaner.actors.reward.pool import PoolLimits, Wait, WorkerPool, pool_limits
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.service_pool import CALLS, READ_S, MakeService, ServicePool
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.verdicts import BLOB_LOST, OVERLOADED, VERIFIER_FAILED
 from gleaner.configs.schema import Reward
@@ -22,6 +25,21 @@ from gleaner.supervisor import Context, Overloaded
 Fetch = Callable[[str], Awaitable[bytes | None]]
 """The bytes of a blob, by its digest; None where they cannot be had."""
 MakeBlobs = Callable[[], Blobs]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HostParts:
+    """What the pools of a host are made with, beside their processes.
+
+    make_blobs: the blobs of this host, where items have several stages. make_service: the service that scores
+    for the job; None: the workers score.
+    """
+
+    make_blobs: MakeBlobs = BlobFolder
+    make_service: MakeService | None = None
+
+
+OWN_PARTS = HostParts()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +76,7 @@ class StagePools:
         limits: of the pools.
         spec: of a worker; with several stages each gets its own, and the folder of the blobs.
         start_worker: starts a process that scores.
-        make_blobs: the blobs of this host; None: in a folder of their own.
+        parts: what else they are made with.
     """
 
     def __init__(
@@ -66,24 +84,28 @@ class StagePools:
         limits: StageLimits,
         spec: WorkerSpec,
         start_worker: StartWorker,
-        make_blobs: MakeBlobs | None = None,
+        parts: HostParts = OWN_PARTS,
     ) -> None:
-        self.most = dict(limits.workers)
-        self.staged = limits.staged
+        calls = CALLS if parts.make_service is not None else 1
+        self.most_ahead = 1 if parts.make_service is not None else MOST_AHEAD
+        self.most = {stage: calls * count for stage, count in limits.workers.items()}
+        self.staged, self.served = limits.staged, parts.make_service is not None
         self._verdict_s = limits.verdict_s
-        self.blobs = (make_blobs or BlobFolder)() if limits.staged else None
-        self.pools = {
+        self.blobs = parts.make_blobs() if limits.staged else None
+        self._processes = {
             stage: WorkerPool(
                 self._spec(spec, stage),
                 start_worker,
-                replace(
-                    limits.pool,
-                    workers=count,
-                    deadline_s=limits.limits_s.get(stage, limits.pool.deadline_s),
-                ),
+                _own_limits(limits, stage, served=parts.make_service is not None),
             )
-            for stage, count in limits.workers.items()
+            for stage in limits.workers
         }
+        self.pools: Mapping[str, WorkerPool | ServicePool] = self._processes
+        if (make := parts.make_service) is not None:
+            self.pools = {
+                stage: ServicePool(pool, make(self.most[stage]), self.most[stage])
+                for stage, pool in self._processes.items()
+            }
 
     def _spec(self, spec: WorkerSpec, stage: str) -> WorkerSpec:
         if not self.staged:
@@ -94,8 +116,13 @@ class StagePools:
 
     @property
     def first(self) -> WorkerPool:
-        """The pool that gives problems and runs programs of clients: any can."""
-        return next(iter(self.pools.values()))
+        """The processes that give problems and run programs of clients: any can."""
+        return next(iter(self._processes.values()))
+
+    @property
+    def calls(self) -> int:
+        """Calls under way at the service that scores for the job."""
+        return sum(pool.calls for pool in self.pools.values() if isinstance(pool, ServicePool))
 
     @property
     def alive(self) -> int:
@@ -165,3 +192,11 @@ class StagePools:
         except OSError as problem:
             return Verdict(None, OVERLOADED, f"no room for blob {digest}: {problem}")
         return None
+
+
+def _own_limits(limits: StageLimits, stage: str, *, served: bool) -> PoolLimits:
+    """Those of the processes of a stage. served: a service scores, and one process makes its texts."""
+    deadline_s = limits.limits_s.get(stage, limits.pool.deadline_s)
+    if served:
+        return replace(limits.pool, workers=1, deadline_s=min(deadline_s, READ_S))
+    return replace(limits.pool, workers=limits.workers[stage], deadline_s=deadline_s)

@@ -173,9 +173,7 @@ class Task:
         self, items: Sequence[tuple[Split, int, Sequence[int]]], limits: Sequence[CaseLimits | None]
     ) -> list[Judgement]:
         """The same. limits: of the tests of each program; None: its verifier's."""
-        read = [
-            (self._source.entry(split, index), self._prompts.decode(tokens)) for split, index, tokens in items
-        ]
+        read = [self.read(split, index, tokens) for split, index, tokens in items]
         return scored_within(self._verifier, read, limits)
 
     def score_stage(
@@ -183,8 +181,12 @@ class Task:
     ) -> Judgement | Carried:
         """One stage of the score of a response to problem `index` of the task."""
         split = cast("Split", item.split)
-        entry, text = self._source.entry(split, index), self._prompts.decode(item.tokens)
+        entry, text = self.read(split, index, item.tokens)
         return score_stage(self._verifier, stage, entry, text, carried, item.limits)
+
+    def read(self, split: Split, index: int, tokens: Sequence[int]) -> tuple[Entry, str]:
+        """The problem and the text of a response to problem `index` of the task."""
+        return self._source.entry(split, index), self._prompts.decode(tokens)
 
     def score_entries(self, items: Sequence[tuple[Entry, str]]) -> list[Judgement]:
         """The scores of texts, each with its problem, which need not be one of the task's own."""
@@ -252,6 +254,11 @@ class Tasks:
             raise BadTask("the stages of this job score tokens")
         task, number = self._place(cast("Split", item.split), item.index)
         return self._tasks[task].score_stage(stage, number, item, carried)
+
+    def read(self, split: Split, index: int, tokens: Sequence[int]) -> tuple[str, Entry, str]:
+        """See `worker.ReadsResponses`."""
+        task, number = self._place(split, index)
+        return (self._tasks[task].name, *self._tasks[task].read(split, number, tokens))
 
     def score_entries(self, items: Sequence[tuple[str, Entry, str]]) -> list[Judgement]:
         """The scores of texts: name of the task, problem and response of each. Raises `BadTask` for a name

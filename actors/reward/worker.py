@@ -55,6 +55,14 @@ class ScoresEntries(Protocol):
 
 
 @runtime_checkable
+class ReadsResponses(Protocol):
+    """A scorer that gives responses as texts, for a service that scores them."""
+
+    def read(self, split: str, index: int, tokens: Sequence[int]) -> tuple[str, Entry, str]:
+        """Name of the task, problem and text of a response."""
+
+
+@runtime_checkable
 class RunsCode(Protocol):
     """A scorer that also runs programs of clients, in its sandbox."""
 
@@ -134,11 +142,20 @@ def answer_of(scorer: Scorer, item: pipe.Item, blobs: Blobs | None = None) -> pi
             if not isinstance(scorer, RunsCode):
                 raise TypeError(f"{type(scorer).__name__} runs no programs: it has no run_code")
             return scorer.run_code(item)
+        if isinstance(item, pipe.ReadItem):
+            return _read(scorer, item)
         if isinstance(item, pipe.StageItem):
             return _stage(scorer, item, blobs)
         return _together(scorer, [item])[0]
     except (Exception, SystemExit) as error:  # noqa: BLE001  # its verdict, whatever it is
         return pipe.Failed(describe(error))
+
+
+def _read(scorer: Scorer, item: pipe.ReadItem) -> pipe.ReadOut:
+    if not isinstance(scorer, ReadsResponses):
+        raise TypeError(f"{type(scorer).__name__} makes no texts: it has no read")
+    task, entry, response = scorer.read(item.split, item.index, item.tokens)
+    return pipe.ReadOut(pipe.TextItem(task, msgspec.json.encode(entry), response))
 
 
 def _stage(scorer: Scorer, item: pipe.StageItem, blobs: Blobs | None) -> pipe.Answer:

@@ -323,8 +323,9 @@ class Jobs(Section, frozen=True, kw_only=True):
 
 class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):
     """A reward service that scores this job's responses, beside those of other jobs
-    (docs/rewards.md#many-jobs). The job's own workers then only make texts of tokens; verifiers, sandboxes
-    and judges are the service's, whose settings have the same tasks."""
+    (docs/rewards.md#many-jobs). Each response is a call, of which 32 for each of `reward.workers` may be
+    under way; one worker process makes texts of tokens. Verifiers, sandboxes and judges are the service's,
+    whose settings have the same tasks."""
 
     with_: Annotated[str, Meta(pattern=SERVICE)] = ""
     """`cluster`: the service that runs on the host where the job is started, or that the variable

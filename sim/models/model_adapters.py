@@ -14,6 +14,7 @@ from gleaner.actors.engine.worker.port import StepResult
 from gleaner.actors.gateway.gateway import MakeHttpEntry
 from gleaner.actors.protocol.cluster import Inventory
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.service_pool import ScoringService
 from gleaner.actors.training.records import AnyRecord
 from gleaner.actors.weights.delta.image_delta import Mapper
 from gleaner.configs import trace
@@ -203,6 +204,10 @@ class ModelAdapterFactory:
     def blobs(self, directory: Path) -> SimBlobs:
         """See `AdapterFactory`."""
         return SimBlobs(self.kept.memory, directory)
+
+    def reward_service(self, config: Config, calls: int) -> ScoringService:
+        """See `AdapterFactory`: HTTP needs a network, which one host alone does not have."""
+        raise ConfigError(["reward.share.with: this simulated host has no network; leave it empty"])
 
     async def start_scorer(self, spec: WorkerSpec) -> SimScorer:
         """See `AdapterFactory`. Raises `WorkerHung`."""

@@ -180,7 +180,7 @@ class SimScorer:
             return pipe.ProblemOut(f"problem {item.index} of {item.split}", prompt)
         if fault is Fault.WRONG_KIND:
             return pipe.ProblemOut("", [])
-        if fault is Fault.RAISE or isinstance(item, pipe.RunItem):
+        if fault is Fault.RAISE or isinstance(item, pipe.RunItem | pipe.ReadItem):
             return pipe.Failed("ValueError: this verifier scores nothing")
         if isinstance(item, pipe.ScoreItems):
             return pipe.ScoresOut([self._score(one, fault) for one in item.items])

@@ -57,6 +57,8 @@ class ScoringHosts:
     """See the module."""
 
     def __init__(self) -> None:
+        self.most_ahead = MOST_AHEAD
+        """Items that one worker may have: 1 where each is a call of a service."""
         self._hosts: dict[str, ScoringHost] = {}
         self._item_s: dict[str, float] = {}
 
@@ -86,7 +88,7 @@ class ScoringHosts:
 
     def ahead(self, stage: str) -> int:
         """How many items of a stage one worker may have."""
-        return items_ahead(self._item_s.get(stage))
+        return min(items_ahead(self._item_s.get(stage)), self.most_ahead)
 
     def choose(self, stage: str, avoided: str = "", preferred: str = "") -> ScoringHost | None:
         """The host that gets the next item of a stage: the least loaded that has credit; of equal ones the

@@ -6,6 +6,7 @@ does not know what an answer means (`http_rewards`, `judge`).
 
 import asyncio
 import email.utils
+import json
 import os
 import time
 from collections.abc import Mapping
@@ -19,6 +20,7 @@ from gleaner.actors.reward.verifiers.port import BadVerifier
 MAX_ANSWER_BYTES = 2**20
 LONGEST_REST_S = 3600.0
 """Longest `Retry-After` that is believed."""
+JSON = {"Content-Type": "application/json"}
 PASSING = frozenset({408, 425, 429})
 """Statuses below 500 of a service that is up and overloaded."""
 
@@ -44,9 +46,11 @@ async def session(headers: Mapping[str, str], connections: int) -> aiohttp.Clien
 
 
 async def sent(session: aiohttp.ClientSession, method: str, url: str, body: object) -> bytes:
-    """The body of the answer to one request. Raises Unavailable, BadAnswer."""
+    """The body of the answer to one request. body: JSON as bytes, or what JSON is made of. Raises
+    Unavailable, BadAnswer."""
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
     try:
-        async with session.request(method, url, json=body, allow_redirects=False) as answer:
+        async with session.request(method, url, data=data, headers=JSON, allow_redirects=False) as answer:
             text = await _bounded(answer.content)
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None

@@ -75,15 +75,22 @@ class ServiceVerifier(ABC):
         return await asyncio.gather(*(one(entry, response) for entry, response in items))
 
     async def tried(self, ask: Callable[[], Awaitable[_T]], failures: list[str], most: int = 0) -> _T:
-        """The answer of a call, tried again while the service is unavailable. failures: takes why each try
-        failed. most: tries; 0: until the caller's deadline. Raises Unavailable, and what the call raises."""
-        wait_s = FIRST_WAIT_S
-        while True:
-            try:
-                return await ask()
-            except Unavailable as problem:
-                failures.append(str(problem))
-                if len(failures) == most:
-                    raise
-                await asyncio.sleep(max(problem.after_s, wait_s * (1 + self._rng.random())))
-                wait_s = min(2 * wait_s, LONGEST_WAIT_S)
+        """See `tried`, the function."""
+        return await tried(ask, failures, self._rng, most)
+
+
+async def tried(
+    ask: Callable[[], Awaitable[_T]], failures: list[str], rng: random.Random, most: int = 0
+) -> _T:
+    """The answer of a call, tried again while the service is unavailable. failures: takes why each try
+    failed. most: tries; 0: until the caller's deadline. Raises Unavailable, and what the call raises."""
+    wait_s = FIRST_WAIT_S
+    while True:
+        try:
+            return await ask()
+        except Unavailable as problem:
+            failures.append(str(problem))
+            if len(failures) == most:
+                raise
+            await asyncio.sleep(max(problem.after_s, wait_s * (1 + rng.random())))
+            wait_s = min(2 * wait_s, LONGEST_WAIT_S)

@@ -1,26 +1,30 @@
-"""`SharedVerifier`: a task's responses are scored by a reward service that several jobs share.
+"""Scores by a reward service that several jobs share.
 
-The service's status is the response's; where it has no score, the status is one of ours.
+`SharedService` is the service for a job's reward proxy, one call a response; `SharedVerifier` a `Verifier`
+for whoever scores in turn, such as a check of a task's solutions. The service's status is the response's;
+where it has no score, the status is one of ours.
 """
 
 import asyncio
 import random
 
+import aiohttp
 import msgspec
 
 from gleaner.actors.protocol.reward import JOB_HEADER
-from gleaner.actors.reward import verdicts
+from gleaner.actors.reward import pipe, verdicts
 from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.service_pool import ServiceUnusable
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import http_calls
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
 from gleaner.actors.reward.verifiers.http_wires import BadAnswer, shown
 from gleaner.actors.reward.verifiers.port import BadVerifier
-from gleaner.actors.reward.verifiers.service_verifier import ServiceVerifier
+from gleaner.actors.reward.verifiers.service_verifier import ServiceVerifier, tried
 from gleaner.configs.schema import Share
 
 MOST = 32
-"""Responses that a worker gets together (`scoring_queue.TOGETHER`): all are at the service at a time."""
+"""Responses of a `SharedVerifier` that are at the service at a time."""
 ROUTE = "/score"
 
 
@@ -32,36 +36,35 @@ class _Verdict(msgspec.Struct, frozen=True):
     detail: str = ""
 
 
-class SharedVerifier(ServiceVerifier):
-    """A `Verifier`.
+class _Calls:
+    """Calls of one service.
 
     Args:
-        task: its name, here and in the service's settings.
         share: the service, whose URL is known.
         job: the name of this job there.
         rng: of the waits between tries.
     """
 
-    def __init__(self, task: str, share: Share, job: str, rng: random.Random | None = None) -> None:
-        super().__init__(MOST, rng)
-        self._url, self._task, self._job, self._share = share.with_.rstrip("/"), task, job, share
+    def __init__(self, share: Share, job: str, rng: random.Random) -> None:
+        self._url = share.with_.rstrip("/")
+        self._job, self._share, self._rng = job, share, rng
 
     def headers(self) -> dict[str, str]:
-        """See `ServiceVerifier`."""
+        """Of each call. Raises `BadVerifier`."""
         if not self._url.startswith("http"):
-            raise BadVerifier(
-                f"task {self._task}: reward.share.with: expected a URL, got {self._share.with_!r}"
-            )
+            raise BadVerifier(f"reward.share.with: expected a URL, got {self._share.with_!r}")
         key = http_calls.secret(self._share.key_env, "reward.share.key_env")
         return {JOB_HEADER: self._job, **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    async def judged(self, entry: Entry, response: str) -> Judgement:
-        """See `ServiceVerifier`."""
-        body = {"task": self._task, "problem": msgspec.to_builtins(entry), "response": response}
+    async def judged(self, session: aiohttp.ClientSession, item: pipe.TextItem) -> Judgement:
+        """The score of one response, within the deadline of the settings."""
+        body = msgspec.json.encode(
+            {"task": item.task, "problem": msgspec.Raw(item.entry), "response": item.response}
+        )
         failures: list[str] = []
         try:
             async with asyncio.timeout(self._share.deadline_s):
-                return await self.tried(lambda: self._asked(body), failures)
+                return await tried(lambda: self._asked(session, body), failures, self._rng)
         except TimeoutError:
             why = f": {failures[-1]}" if failures else ""
             text = f"{self._url}: no verdict within {self._share.deadline_s:g} s{why}"
@@ -69,10 +72,9 @@ class SharedVerifier(ServiceVerifier):
         except BadAnswer as problem:
             return Judgement(0.0, verdicts.VERIFIER_FAILED, f"{self._url}: {problem}"[:MAX_DETAIL])
 
-    async def _asked(self, body: object) -> Judgement:
+    async def _asked(self, session: aiohttp.ClientSession, body: bytes) -> Judgement:
         """Raises Unavailable, BadAnswer."""
-        assert self.session is not None
-        text = await http_calls.sent(self.session, "POST", f"{self._url}{ROUTE}", body)
+        text = await http_calls.sent(session, "POST", f"{self._url}{ROUTE}", body)
         try:
             found = msgspec.json.decode(text, type=_Verdict)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -80,3 +82,59 @@ class SharedVerifier(ServiceVerifier):
         if found.status not in verdicts.PROGRAMS:
             raise BadAnswer(f"it sent the status {found.status!r:.40}")
         return Judgement(found.score, found.status, found.detail)
+
+
+class SharedService:
+    """A `ScoringService`.
+
+    Args:
+        share: the service, whose URL is known.
+        job: the name of this job there.
+        most: calls at a time.
+        rng: of the waits between tries.
+    """
+
+    def __init__(self, share: Share, job: str, most: int, rng: random.Random | None = None) -> None:
+        self._calls, self._most = _Calls(share, job, rng or random.Random()), most
+        self._headers: dict[str, str] = {}
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """See `ScoringService`."""
+        try:
+            self._headers = self._calls.headers()
+        except BadVerifier as problem:
+            raise ServiceUnusable(str(problem)) from problem
+
+    async def score(self, item: pipe.TextItem) -> Judgement:
+        """See `ScoringService`."""
+        if self._session is None:
+            self._session = await http_calls.session(self._headers, self._most)
+        return await self._calls.judged(self._session, item)
+
+    async def close(self) -> None:
+        """See `ScoringService`."""
+        session, self._session = self._session, None
+        if session is not None:
+            await session.close()
+
+
+class SharedVerifier(ServiceVerifier):
+    """A `Verifier`. task: its name, here and in the service's settings. The others: see `SharedService`."""
+
+    def __init__(self, task: str, share: Share, job: str, rng: random.Random | None = None) -> None:
+        super().__init__(MOST, rng)
+        self._task, self._calls = task, _Calls(share, job, rng or random.Random())
+
+    def headers(self) -> dict[str, str]:
+        """See `ServiceVerifier`."""
+        try:
+            return self._calls.headers()
+        except BadVerifier as problem:
+            raise BadVerifier(f"task {self._task}: {problem}") from problem
+
+    async def judged(self, entry: Entry, response: str) -> Judgement:
+        """See `ServiceVerifier`."""
+        assert self.session is not None
+        item = pipe.TextItem(self._task, msgspec.json.encode(entry), response)
+        return await self._calls.judged(self.session, item)

@@ -15,7 +15,7 @@ from gleaner.actors.reward.planner import RewardPlanner
 from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
-from gleaner.actors.reward.stage_pools import StageLimits, StagePools
+from gleaner.actors.reward.stage_pools import HostParts, StageLimits, StagePools
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
@@ -74,7 +74,10 @@ class Hosts:
     def start_proxy(self) -> None:
         blobs, settings_ = partial(self._blobs, "near"), RewardSettings.of(self.config)
         self.near.spawn(
-            REWARD, lambda: RewardProxy(settings_, "", WorkerProcess.start, self.spec, make_blobs=blobs)
+            REWARD,
+            lambda: RewardProxy(
+                settings_, "", WorkerProcess.start, self.spec, parts=HostParts(make_blobs=blobs)
+            ),
         )
 
     def start_planner(self) -> None:
@@ -85,7 +88,12 @@ class Hosts:
         pipelines = Pipelines(self.config.task, self.config.reward)
         limits = StageLimits.of(self.config.reward, pipelines, pipelines.host_workers(1))
         blobs = partial(self._blobs, "far")
-        self.far.spawn(HOST, lambda: RewardHost(StagePools(limits, self.spec, WorkerProcess.start, blobs)))
+        self.far.spawn(
+            HOST,
+            lambda: RewardHost(
+                StagePools(limits, self.spec, WorkerProcess.start, HostParts(make_blobs=blobs))
+            ),
+        )
 
     def _blobs(self, name: str) -> BlobFolder:
         return BlobFolder(self.files / name)

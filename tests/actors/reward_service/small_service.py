@@ -1,19 +1,27 @@
 """Parts of a reward service for tests: its tasks, workers without processes, and a client."""
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import aiohttp
 import msgspec
 
+from gleaner.actors.names import REWARD, REWARD_SERVICE
 from gleaner.actors.protocol.reward import CommandRun
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward_service.service import RewardService
 from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Config
+from gleaner.nodeagent.reward_http import server_of
+from gleaner.supervisor.testing import TestSystem
 
 KEY = "a-key"
 HEADERS = {"Authorization": f"Bearer {KEY}"}
@@ -98,3 +106,20 @@ class Service:
         raw = body if isinstance(body, bytes) else msgspec.json.encode(body)
         async with self.http.post(f"{self.url}{path}", data=raw, **options) as answer:
             return answer.status, msgspec.json.decode(await answer.read())
+
+
+@asynccontextmanager
+async def serving(directory: Path, config: Config, listen: str = "127.0.0.1:0") -> AsyncIterator[Service]:
+    """A service with these settings; its key is `KEY`, if GLEANER_API_KEYS has that."""
+    workers = TextWorkers()
+    settings = msgspec.structs.replace(config.gateway, listen=listen)
+    async with TestSystem(directory) as system:
+        proxy = RewardProxy(RewardSettings.of(config), "", workers.start, WorkerSpec())
+        actor = RewardService(server_of(settings, SmallTasks()))
+        system.spawn(REWARD, lambda: proxy)
+        system.spawn(REWARD_SERVICE, lambda: actor)
+        while not actor.summary()["url"]:
+            await asyncio.sleep(0.01)
+        async with aiohttp.ClientSession(headers=HEADERS) as http:
+            yield Service(str(actor.summary()["url"]), workers, actor, proxy, http)
+        workers.gate.set()

@@ -1,0 +1,131 @@
+"""ServicePool: responses of a job that a reward service scores, each by a call of its own.
+
+Owns the number of calls under way and the tries of one item. Each verdict is given when the service answers,
+whatever the others do; an item that is cancelled ends its call. A worker process makes texts of the tokens.
+It has the methods of `WorkerPool` that `StagePools` uses for scores.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from typing import Protocol
+
+from gleaner.actors.reward import pipe
+from gleaner.actors.reward.pool import PoolFailed, Wait, WorkerPool
+from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.verdicts import OURS, VERIFIER_FAILED, Judgement
+from gleaner.supervisor import Overloaded
+
+CALLS = 32
+"""Calls under way at a time for each of `reward.workers`."""
+READ_S = 60.0
+"""Longest time of the worker for one text or problem: then it hangs."""
+
+
+class ServiceUnusable(ValueError):
+    """The service cannot be called with these settings; the text gives the remedy."""
+
+
+class ScoringService(Protocol):
+    """A service elsewhere that scores one response a call. Use it on one loop."""
+
+    def open(self) -> None:
+        """Read the key; nothing is called yet. Raises ServiceUnusable."""
+
+    async def score(self, item: pipe.TextItem) -> Judgement:
+        """The score of a response, within a deadline of its own. A failure of the service is a status of
+        ours. Cancelled, it ends its call."""
+
+    async def close(self) -> None:
+        """Close the connections."""
+
+
+MakeService = Callable[[int], ScoringService]
+"""Makes one, for so many calls at a time."""
+
+
+class ServicePool:
+    """See the module.
+
+    Args:
+        readers: a pool of worker processes that make texts; its own.
+        service: that scores them.
+        workers: calls under way, at most.
+    """
+
+    def __init__(self, readers: WorkerPool, service: ScoringService, workers: int) -> None:
+        self.readers, self.workers = readers, workers
+        self._service = service
+        self._free = asyncio.Semaphore(workers)
+        self._failure = ""
+        self.queued = 0
+        """Items that wait for a call to end."""
+        self.calls = 0
+        """Under way."""
+
+    @property
+    def alive(self) -> int:
+        """See `WorkerPool`."""
+        return self.readers.alive
+
+    @property
+    def deaths(self) -> Counter[str]:
+        """See `WorkerPool`."""
+        return self.readers.deaths
+
+    def start(self, wait: Wait) -> None:
+        """Start the readers. A service that cannot be called fails every item."""
+        try:
+            self._service.open()
+        except ServiceUnusable as problem:
+            self._failure = str(problem)
+        self.readers.start(wait)
+
+    async def close(self) -> None:
+        """End the readers and the connections; open items get `PoolFailed`."""
+        self._failure = self._failure or "it was closed"
+        await self.readers.close()
+        await self._service.close()
+
+    def resize(self, workers: int) -> None:
+        """See `WorkerPool`: whoever gives items gives so many at a time."""
+        self.workers = max(workers, 1)
+
+    async def scored(
+        self, item: pipe.Scorable | pipe.StageItem, *, deadline_s: float | None = None
+    ) -> tuple[Verdict, float]:
+        """The verdict of an item, and the seconds of its last call. Raises `Overloaded`, `PoolFailed`."""
+        if isinstance(item, pipe.StageItem):
+            return Verdict(None, VERIFIER_FAILED, "a service has all stages of its items"), 0.0
+        if self._failure:
+            raise PoolFailed(f"the reward service cannot be used: {self._failure}")
+        if self.queued >= self.readers.max_queue:
+            raise Overloaded(f"{self.queued} items wait for a call, at most {self.readers.max_queue} may")
+        self.queued += 1
+        try:
+            await self._free.acquire()
+        finally:
+            self.queued -= 1
+        self.calls += 1
+        try:
+            return await self._asked(item)
+        finally:
+            self.calls -= 1
+            self._free.release()
+
+    async def _asked(self, item: pipe.Scorable) -> tuple[Verdict, float]:
+        if isinstance(item, pipe.ScoreItem):
+            text = await self.readers.read(pipe.ReadItem(item.split, item.index, item.tokens))
+            if isinstance(text, Verdict):
+                return text, 0.0
+            item = text
+        attempts = 0
+        while True:
+            began_s = asyncio.get_running_loop().time()
+            judged = await self._service.score(item)
+            took_s = asyncio.get_running_loop().time() - began_s
+            attempts += 1
+            if judged.status not in OURS:
+                return Verdict(judged.score, judged.status, judged.detail), took_s
+            if attempts >= self.readers.attempts:
+                return Verdict(None, judged.status, judged.detail), took_s
