@@ -114,7 +114,8 @@ def start_options(args: argparse.Namespace) -> "Options":
             )
     state_dir = args.state_dir or default_state_dir(name)
     listen = _address(args.listen, "--listen")
-    if args.keys is not None and (role != "head" or args.fleet == "local"):  # such hosts serve weights
+    serves_weights = role not in ("head", "reward") or args.fleet == "local"
+    if args.keys is not None and serves_weights:
         try:
             require_clear_beyond_loopback(listen, args.bulk)
         except RefusedToListen as problem:

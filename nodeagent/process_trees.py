@@ -125,7 +125,7 @@ def reward_planner(place: ProcessContext) -> TreeSpec:
 def reward_host(place: ProcessContext) -> TreeSpec:
     """The workers of a reward host; the proxy is elsewhere."""
     from gleaner.actors.reward.host import RewardHost
-    from gleaner.actors.reward.proxy import worker_spec
+    from gleaner.actors.reward.proxy import text_worker, worker_spec
     from gleaner.actors.reward.settings import RewardSettings
     from gleaner.actors.reward.stage_pools import StageLimits, StagePools
     from gleaner.actors.reward.stages import Pipelines
@@ -135,7 +135,9 @@ def reward_host(place: ProcessContext) -> TreeSpec:
     limits = StageLimits.of(
         settings.reward, pipelines, pipelines.host_workers(place.adapters.inventory().cores)
     )
-    spec, start_worker = worker_spec(settings, place.job.model_dir), place.adapters.start_scorer
+    # A reward service has no model: its problems and responses are texts.
+    spec = worker_spec(settings, place.job.model_dir) if place.job.model_dir else text_worker(settings)
+    start_worker = place.adapters.start_scorer
     return one_for_one(
         child(
             f"{place.node}/reward",

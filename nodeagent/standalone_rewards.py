@@ -1,24 +1,29 @@
 """Standalone reward service: `rlctl reward serve`, which scores without a job, in one process tree.
 
 Owns the order: the tree (RewardProxy with its worker processes, RewardService with its HTTP server), and its
-ordered end. There is no head and no trainer: problems come with the requests. It keeps no state: a client
-repeats what had no answer.
+ordered end. There is no head and no trainer: problems come with the requests. Where reward hosts may join,
+the tree has a head's membership too (`reward_service_hosts`). It keeps no state: a client repeats what had no
+answer.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import msgspec
 
+from gleaner.actors.cluster.local_hosts import Join
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.names import REWARD, REWARD_SERVICE
+from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.reward.assignment.jobs import JobLimits
-from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
-from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung, WorkerSpec
+from gleaner.actors.reward.proxy import RewardProxy, text_worker
+from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stages import Pipelines
-from gleaner.actors.reward.text_tasks import SCORER, text_tasks
+from gleaner.actors.reward.text_tasks import text_tasks
 from gleaner.actors.reward_service.asking import Scoring
 from gleaner.actors.reward_service.service import RewardService
 from gleaner.configs.schema import Config, Jobs
@@ -27,9 +32,11 @@ from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot
 from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
 from gleaner.nodeagent.reward_http import server_of
+from gleaner.nodeagent.reward_service_hosts import HostOptions, job_of, local_hosts, membership
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.nodeagent.system import open_system
-from gleaner.supervisor import Intensity, Supervisor, child, one_for_one
+from gleaner.supervisor import ActorSystem, Intensity, Supervisor, SupervisorFailed, child, one_for_one
+from gleaner.transport.wire import Peer
 
 STOP_S = 5.0
 
@@ -39,11 +46,13 @@ log = logging.getLogger("nodeagent")
 @dataclass(frozen=True, slots=True)
 class RewardServiceOptions:
     """Options of `run_reward_service`. config: settings; `gateway.listen` is the address that it serves.
-    announce: called with its URL and the names of its tasks, each time that it listens."""
+    announce: called with its URL, the names of its tasks and the address that hosts join, each time that it
+    listens. hosts: that score beside it; None: there are none, and none can join."""
 
     location: ProcessLocation
     config: Config
-    announce: Callable[[str, list[str]], None]
+    announce: Callable[[str, list[str], Peer | None], None]
+    hosts: HostOptions | None = None
 
 
 async def run_reward_service(options: RewardServiceOptions, stop: Shutdown, services: HostServices) -> int:
@@ -65,15 +74,11 @@ async def run_reward_service(options: RewardServiceOptions, stop: Shutdown, serv
         lock.release()
 
 
-def _scorer(config: Config) -> WorkerSpec:
-    return WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(RewardSettings.of(config))})
-
-
 async def _try_worker(config: Config, services: HostServices) -> None:
     """Start a worker and end it: settings that none can start with are found before the service listens.
     Raises CannotRun."""
     try:
-        worker = await services.adapters.start_scorer(_scorer(config))
+        worker = await services.adapters.start_scorer(text_worker(RewardSettings.of(config)))
     except ScorerUnusable as problem:
         raise CannotRun(USAGE, f"no reward worker can be used: {problem}") from problem
     except (WorkerDied, WorkerHung) as problem:
@@ -89,6 +94,7 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
     tasks = text_tasks(config)
     urls: list[str] = []
     failures: list[Exception] = []
+    joined: Peer | None = None
 
     def failed(problem: Exception) -> None:
         failures.append(problem)
@@ -99,20 +105,26 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
         listen = urls[0].removeprefix("http://") if urls else config.gateway.listen
         own = msgspec.structs.replace(config.gateway, listen=listen)
         return _Announced(
-            server_of(own, tasks)(scoring), urls, lambda url: options.announce(url, tasks.names)
+            server_of(own, tasks)(scoring), urls, lambda url: options.announce(url, tasks.names, joined)
         )
 
-    async with open_system(options.location, Bounds.of(config), services) as system:
+    location = _location(options)
+    async with open_system(location, Bounds.of(config), services) as system:
+        boot = services.wall_ms()
+        job = job_of(config, system.wire.local)
+        if options.hosts is not None:
+            joined = system.wire.local
         tree = Supervisor(
             system,
             one_for_one(
+                *(membership(system, job, boot, services.adapters) if options.hosts is not None else ()),
                 child(
                     REWARD,
                     lambda: RewardProxy(
                         settings,
                         "",
                         services.adapters.start_scorer,
-                        _scorer(config),
+                        text_worker(settings),
                         limits_of(config.reward.jobs),
                     ),
                     shutdown_s=STOP_S,
@@ -126,14 +138,52 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
             on_failure=failed,
         )
         await tree.start()
+        hosts = _hosts(system, job, options, services)
+        starting = asyncio.ensure_future(_started(hosts, services))
         try:
             await stop.wait()
         finally:
+            hosts.halt()  # those that are just starting are not waited for
+            await starting
+            await hosts.stop()
             await tree.stop()
     if failures:
         raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
     return OK
+
+
+def _location(options: RewardServiceOptions) -> ProcessLocation:
+    if options.hosts is None:
+        return options.location
+    return replace(options.location, listen=options.hosts.listen, keys=options.hosts.keys)
+
+
+def _hosts(
+    system: ActorSystem, job: JobSpec, options: RewardServiceOptions, services: HostServices
+) -> Supervisor:
+    """The hosts that the service starts. If they end too often they are given up, and the service goes on
+    with its own workers and the hosts that join it."""
+    location, count = _location(options), options.hosts.local if options.hosts is not None else 0
+
+    join = Join(system.wire.local, location.interface, location.keys)
+    return Supervisor(
+        system,
+        local_hosts(job, join, location.state_dir / "nodes", count),
+        on_failure=partial(_gave_up, services),
+    )
+
+
+async def _started(hosts: Supervisor, services: HostServices) -> None:
+    try:
+        await hosts.start()
+    except SupervisorFailed as problem:
+        _gave_up(services, problem)
+
+
+def _gave_up(services: HostServices, problem: Exception) -> None:
+    log.error("the hosts of this service are given up: %s", problem)
+    services.say(f"the hosts of this service are given up: {problem}")
 
 
 def limits_of(jobs: Jobs) -> JobLimits:

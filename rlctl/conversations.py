@@ -33,6 +33,7 @@ from gleaner.supervisor.message import Done, Message
 from gleaner.supervisor.names.registry import Registry
 from gleaner.supervisor.system_messages import SYSTEM, Failure
 
+OF_SERVICE = f"{CONTROLLER} of a reward service"
 NAMES = {
     "Registry": "registry",
     "Scheduler": SCHEDULER,
@@ -51,6 +52,7 @@ NAMES = {
     "RolloutWorker": "<node>/engine",
     "NoticeWatcher": "<node>/notices",
     "FolderWeights": "<node>/transfer of an engine by URL",
+    "ServiceHosts": OF_SERVICE,
 }
 """Name under which an actor is reached, by class; in the order of the page."""
 
@@ -87,6 +89,7 @@ SAID_BY = {
     ("registry", "ListNames"): ("rlctl", "<node>/agent"),
     (SCHEDULER, "NodeSeen"): ("<node>/agent",),
     (CONTROLLER, "NodeSeen"): (SCHEDULER,),
+    (OF_SERVICE, "NodeSeen"): (SCHEDULER,),
 }
 """Sender and receiver of messages where their modules do not determine them: a message with several
 receivers, or one that a shared module constructs."""

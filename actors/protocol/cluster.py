@@ -107,7 +107,8 @@ RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z
 
 
 class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """The job that runs: its folder on the head's host, its resolved settings as TOML, its names."""
+    """The job that runs: its folder on the head's host, its resolved settings as TOML, its names. model_dir:
+    "" for a reward service, whose hosts score texts."""
 
     run_id: RunId
     run_dir: str

@@ -64,6 +64,7 @@ from gleaner.supervisor import (
     handles,
 )
 
+TEXT_SCORER = "gleaner.actors.reward.text_tasks:make"
 MOST_ITEMS = 2**16
 """That a batch may be announced with."""
 
@@ -81,6 +82,11 @@ def worker_spec(settings: RewardSettings, tokenizer_dir: str) -> WorkerSpec:
     """What a job's workers run: the task of the settings. tokenizer_dir: checkpoint directory whose tokenizer
     turns tokens into text."""
     return WorkerSpec(config={"settings": settings_of_task(settings), "tokenizer": tokenizer_dir})
+
+
+def text_worker(settings: RewardSettings) -> WorkerSpec:
+    """What the workers of a reward service run: the same tasks, of texts; there is no tokenizer."""
+    return WorkerSpec(scorer=TEXT_SCORER, config={"settings": settings_of_task(settings)})
 
 
 class RewardProxy(Actor):

@@ -19,7 +19,6 @@ from gleaner.actors.reward.verifiers.code_runs import CodeRuns
 from gleaner.actors.reward.verifiers.port import BadVerifier, Verifier, open_stage, score_stage
 from gleaner.configs.schema import Config
 
-SCORER = "gleaner.actors.reward.text_tasks:make"
 """Factory of a worker's scorer."""
 
 

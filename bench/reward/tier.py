@@ -11,12 +11,11 @@ from pathlib import Path
 from gleaner.actors.names import REWARD
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.pool import pool_limits
-from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
+from gleaner.actors.reward.proxy import RewardProxy, text_worker
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
-from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.schema import Config
 from gleaner.supervisor.testing import TestSystem
@@ -26,7 +25,7 @@ HOST = "far/reward"
 
 def worker_of(config: Config) -> WorkerSpec:
     """A worker that scores texts for the tasks of these settings."""
-    return WorkerSpec(scorer=SCORER, config={"settings": settings_of_task(RewardSettings.of(config))})
+    return text_worker(RewardSettings.of(config))
 
 
 @asynccontextmanager

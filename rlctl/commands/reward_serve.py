@@ -12,7 +12,9 @@ from gleaner.rlctl.errors import usage
 
 if TYPE_CHECKING:
     from gleaner.configs.schema import Config
+    from gleaner.nodeagent.reward_service_hosts import HostOptions
     from gleaner.nodeagent.shutdown import Shutdown
+    from gleaner.transport.wire import Peer
 
 _DESCRIPTION = """\
 Score responses over HTTP with the verifiers of a job's settings, in sandboxed worker processes, without a
@@ -30,9 +32,12 @@ only. Ctrl-C or SIGTERM ends it in order."""
 _EXAMPLES = """\
   rlctl reward serve job.toml
   rlctl reward serve job.toml --listen 0.0.0.0:8900 --api-keys keys.txt --workers 16
+  rlctl reward serve job.toml --hosts 2
+  rlctl reward serve job.toml --join-listen tcp://10.0.0.1:7700 --keys keys/service
   curl http://127.0.0.1:8900/rm -d '{"prompt": "1+1?", "response": "It is 2", "label": "2"}'"""
 
 LISTEN = "127.0.0.1:8900"
+MOST_HOSTS = 64
 
 
 def add(kinds: Subparsers) -> None:
@@ -58,6 +63,19 @@ def add(kinds: Subparsers) -> None:
         metavar="DIR",
         help="keep the log here (default: it is removed at the end)",
     )
+    parser.add_argument(
+        "--hosts", type=int, default=0, metavar="N", help="reward hosts to start here, as processes"
+    )
+    parser.add_argument(
+        "--join-listen",
+        metavar="ADDR",
+        default="",
+        help="address at which reward hosts join (nodeagent start --role reward), tcp://HOST:PORT; beyond "
+        "loopback --keys is needed",
+    )
+    parser.add_argument(
+        "--keys", type=Path, metavar="DIR", help="key directory for its hosts, made by `rlctl keygen`"
+    )
     add_json(parser)
 
 
@@ -75,14 +93,19 @@ def serve(args: argparse.Namespace) -> int:
     try:
         config = settings_of(args)
         address_of(config.gateway.listen)
+        hosts = hosts_of(args)
     except ConfigError as problem:
         raise usage(*problem.problems) from problem
 
-    def announce(url: str, tasks: list[str]) -> None:
+    def announce(url: str, tasks: list[str], join: "Peer | None") -> None:
         if args.json:
-            sys.stdout.write(json.dumps({"url": url, "tasks": tasks}) + "\n")
+            joined = {"join": join.endpoint, "head_key": join.public_key} if join is not None else {}
+            sys.stdout.write(json.dumps({"url": url, "tasks": tasks, **joined}) + "\n")
         else:
             sys.stdout.write(f"scoring at {url}, tasks: {', '.join(tasks)}\n")
+        if join is not None and not args.json:
+            key = f" --keys DIR --head-key '{join.public_key}'" if join.public_key else ""
+            sys.stdout.write(f"hosts join: nodeagent start --role reward --join {join.endpoint}{key}\n")
         sys.stdout.flush()
 
     async def run(stop: "Shutdown") -> int:
@@ -94,8 +117,30 @@ def serve(args: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="gleaner-rewards-") as passing:
         state_dir = (args.state_dir or Path(passing)).absolute()
         make_private(state_dir)
-        options = RewardServiceOptions(ProcessLocation("rewards", "rewards", state_dir), config, announce)
+        options = RewardServiceOptions(
+            ProcessLocation("rewards", "rewards", state_dir), config, announce, hosts
+        )
         return run_process(run, "rlctl reward serve")
+
+
+def hosts_of(args: argparse.Namespace) -> "HostOptions | None":
+    """The reward hosts that the options ask for; None: none. Raises CommandError."""
+    from gleaner.nodeagent.host import LOOPBACK
+    from gleaner.nodeagent.reward_service_hosts import HostOptions
+    from gleaner.transport.endpoint import endpoint
+
+    if not 0 <= args.hosts <= MOST_HOSTS:
+        raise usage(f"--hosts {args.hosts}: expected 0 to {MOST_HOSTS}")
+    if not args.hosts and not args.join_listen:
+        if args.keys is not None:
+            raise usage("--keys: are of reward hosts: give --hosts or --join-listen too")
+        return None
+    try:
+        listen = endpoint(args.join_listen or LOOPBACK)
+    except ValueError as problem:
+        raise usage(f"--join-listen {problem}") from problem
+    keys = args.keys.absolute() if args.keys is not None else None
+    return HostOptions(local=args.hosts, listen=listen, keys=keys)
 
 
 def settings_of(args: argparse.Namespace) -> "Config":

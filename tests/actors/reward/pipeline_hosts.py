@@ -12,12 +12,11 @@ from gleaner.actors.reward.blobs import BlobFolder
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.host import RewardHost
 from gleaner.actors.reward.planner import RewardPlanner
-from gleaner.actors.reward.proxy import RewardProxy, settings_of_task
+from gleaner.actors.reward.proxy import RewardProxy, text_worker
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import HostParts, StageLimits, StagePools
 from gleaner.actors.reward.stages import Pipelines
-from gleaner.actors.reward.text_tasks import SCORER
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
@@ -68,8 +67,7 @@ class Hosts:
     @property
     def spec(self) -> WorkerSpec:
         """Of a worker."""
-        settings_ = settings_of_task(RewardSettings.of(self.config))
-        return WorkerSpec(scorer=SCORER, config={"settings": settings_})
+        return text_worker(RewardSettings.of(self.config))
 
     def start_proxy(self) -> None:
         blobs, settings_ = partial(self._blobs, "near"), RewardSettings.of(self.config)
