@@ -128,6 +128,7 @@ def _rounds(config: Config) -> WantedRounds | None:
         own_seeds=rounds.seeds == "own",
         by_tokens=rounds.race == "tokens",
         drain=rounds.drain,
+        auto=rounds.mode == "auto",
     )
 
 

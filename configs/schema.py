@@ -188,6 +188,15 @@ class Config(Section, frozen=True, kw_only=True):
                 "rounds.mode: expected off where training.backend is own: the trainer elsewhere decides what "
                 "it trains on"
             )
+        if rounds.mode == "auto" and self.job.exact:
+            raise ValueError(
+                "rounds.mode: expected tail or off where job.exact is set, got auto: it follows times"
+            )
+        if rounds.mode == "auto" and self.seeding.controller != "model":
+            raise ValueError(
+                "seeding.controller: expected model where rounds.mode is auto, got "
+                f"{self.seeding.controller}: no other controller predicts a step"
+            )
         if self.job.exact and rounds.race == "time":
             raise ValueError(
                 "rounds.race: expected tokens where job.exact is set, got time: which responses end first "

@@ -31,10 +31,10 @@ class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PeriodRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A period: the short rounds up to a long one, and the long one. step_s, reward, trained_length: means
-    over its steps, and over the responses that they trained on. launched_length: mean of the responses that
-    its short rounds launched, by Kaplan and Meier where they were aborted. bias: trained over launched.
-    oldest_age: steps since the first launch of the oldest draw that waited."""
+    """A period: the short rounds up to a long one, and the long one; or a single whole step. step_s, reward,
+    trained_length: means over its steps, and over the responses that they trained on. launched_length: mean
+    of the responses that its short rounds launched, by Kaplan and Meier where they were aborted. bias:
+    trained over launched. oldest_age: steps since the first launch of the oldest draw that waited."""
 
     first: int
     last: int
@@ -76,7 +76,7 @@ def round_table(run: str, records: Sequence[AnyRecord]) -> RoundTable:
 def _periods(rounds: Sequence[Round]) -> list[list[Round]]:
     periods: list[list[Round]] = []
     for one in rounds:
-        if not periods or periods[-1][-1].round == "long":
+        if not periods or periods[-1][-1].round != "short":
             periods.append([])
         periods[-1].append(one)
     return periods

@@ -68,6 +68,10 @@ class ArtifactPolicy:
         """See `round_planner.KindPolicy`."""
         return None
 
+    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+        """See `round_planner.KindPolicy`."""
+        return None
+
 
 def _remember(memory: Mapping[int, float], count: int, best_s: float, share: float) -> Mapping[int, float]:
     """With the window that suited `count` instances best, which moves by `share` towards the newest one."""

@@ -33,6 +33,9 @@ class KindPolicy(Protocol):
         """The number of instances for all rounds of a period; None while that cannot be predicted. n_prem:
         the number so far."""
 
+    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+        """See `Plan.tail_gain`: with the instances that are there, each round with its own best window."""
+
 
 class RoundPlanner:
     """A `Planner`: see the module."""
@@ -53,9 +56,10 @@ class RoundPlanner:
         kinds = {**state.kinds, rounds.done: _kind(after)}
         planned = self._ahead(kinds, after, rounds, times)
         n_prem = self._policy.period_prem(kinds, times, state.n_prem)
-        if n_prem is None:  # by the rule, after the round that needs most
-            n_prem = after.n_prem if rounds.done == "long" or not state.kinds else state.n_prem
-        return replace(planned, n_prem=n_prem, measured_s=after.measured_s, kinds=kinds)
+        if n_prem is None:  # of whole steps, or by the rule after the round that needs most
+            n_prem = after.n_prem if rounds.done != "short" or not state.kinds else state.n_prem
+        gain = self._policy.tail_gain(kinds, times)
+        return replace(planned, n_prem=n_prem, measured_s=after.measured_s, kinds=kinds, tail_gain=gain)
 
     def _ahead(
         self, kinds: Mapping[str, KindState], after: SeedingState, rounds: RoundKinds, times: StepTimes

@@ -192,7 +192,12 @@ class Scheduler(Actor):
             await self._become(structs.replace(now, planned_step=planned_step, seeding=seeding))
         n_prem = self._n_prem_of(seeding)
         self._wish(n_prem)
-        return Plan(t_seed_s=seeding.t_seed_s, n_prem=n_prem, predicted_s=seeding.predicted_s)
+        return Plan(
+            t_seed_s=seeding.t_seed_s,
+            n_prem=n_prem,
+            predicted_s=seeding.predicted_s,
+            tail_gain=seeding.tail_gain,
+        )
 
     def _n_prem_of(self, seeding: SeedingState) -> int:
         return self._n_prem_max if self._every_instance else seeding.n_prem

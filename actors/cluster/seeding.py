@@ -46,7 +46,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
     measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others. kinds: in a
-    job with rounds the state after the last step of each kind.
+    job with rounds the state after the last step of each kind. tail_gain: see `Plan`.
     """
 
     t_seed_s: float
@@ -58,6 +58,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     measured_s: float = 0.0
     peak: ThroughputPeak | None = None
     kinds: dict[str, KindState] = {}
+    tail_gain: float | None = None
 
 
 class SeedingPolicy:
@@ -106,6 +107,10 @@ class SeedingPolicy:
 
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`: Algorithm 1 predicts no step."""
+        return None
+
+    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+        """See `round_planner.KindPolicy`."""
         return None
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:

@@ -22,9 +22,10 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
+from gleaner.actors.cluster.round_parts import parts_of
 from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
-from gleaner.actors.cluster.step_statistics import StepStatistics, learn, ready, with_machines
+from gleaner.actors.cluster.step_statistics import StepStatistics, coming, learn, ready, with_machines
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
 
@@ -82,18 +83,48 @@ class ModelPolicy:
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`: the number with the cheapest token over a period."""
         rounds, tables = times.rounds, dict[str, _Table]()
-        newest = kinds[rounds.done].learnt if rounds is not None else None
+        if rounds is None or rounds.done == "plain":
+            return None  # the steps are whole, and their own plan has the number
+        newest = kinds[rounds.done].learnt
         for kind in ("short", "long"):
             learnt = kinds[kind].learnt if kind in kinds else None
             if newest is not None and learnt is not None:
                 table = self._table(with_machines(learnt, newest), times)
                 if table is not None:
                     tables[kind] = table
-        if rounds is None or len(tables) < 2:
+        if len(tables) < 2:
             return None
         shorts = max(0.0, rounds.shorts)
         mean_s = (shorts * tables["short"].best_s + tables["long"].best_s) / (shorts + 1)
         return self._wanted(tables["long"].counts, mean_s, n_prem, self.fallback.most_prem(times))
+
+    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+        """See `round_planner.KindPolicy`."""
+        rounds = times.rounds
+        newest = kinds[rounds.done].learnt if rounds is not None else None
+        model = ready(newest) if newest is not None else None
+        if rounds is None or newest is None or model is None or rounds.surplus < 1:
+            return None
+        if times.seen is None or times.seen.step_s < LEAST_STEP_S:
+            return None
+        lengths = {
+            kind: coming(one.learnt) for kind, one in kinds.items() if one.learnt and one.learnt.lengths
+        }
+        parts = parts_of(lengths, rounds)
+        if parts is None:
+            return None
+        plain, short, long = (
+            self._best_s(replace(model[0], lengths=groups, surplus=surplus), model[1], times) + newest.rest_s
+            for groups, surplus in ((parts.whole, 0), (parts.short, rounds.surplus), (parts.long, 0))
+        )
+        period_s = (rounds.shorts * short + long) / (rounds.shorts + 1)
+        return 1 - period_s / plain if plain > 0 and np.isfinite(period_s) else None
+
+    def _best_s(self, work: Work, machines: Machines, times: StepTimes) -> float:
+        """The end of a step with the best window for the instances that are there."""
+        windows_s = self._windows(work, machines)
+        counts = np.full(len(windows_s), float(times.next_prem))
+        return _best(windows_s, predict(work, machines, windows_s, counts).end_s)[1]
 
     def _planned(
         self, learnt: StepStatistics, times: StepTimes, n_prem: int

@@ -34,12 +34,13 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
-    """The rounds of a job that has them: the kind of the measured step, that of the next one, and the number
-    of short rounds for each long one."""
+    """The rounds of a job that has them: the kind of the measured step, that of the next one, the number of
+    short rounds for each long one, and the groups that a short round launches beside those that count."""
 
     done: str
     ahead: str
     shorts: float
+    surplus: int = 0
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):

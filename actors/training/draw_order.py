@@ -19,4 +19,6 @@ def draw_order_of(config: Config) -> DrawOrder:
     rule = RoundRule(
         rollout.prompts, rollout.samples, *launched, config.job.steps, rounds.drain, rollout.staleness
     )
-    return RoundDraws(config.train_problems, rule, own_seeds=rounds.seeds == "own")
+    return RoundDraws(
+        config.train_problems, rule, own_seeds=rounds.seeds == "own", auto=rounds.mode == "auto"
+    )

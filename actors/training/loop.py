@@ -167,6 +167,7 @@ class JobLoop:
             round_end = await self._submission.settle(step)
             rounds = self._submission.rounds(step)
             ahead, path = await self._planner.next(step, batch, result, plan, rounds)
+            self._submission.planned(ahead)
             self._lap("other")
             if step > self._recorder.last_step:  # otherwise this actor was killed after the record
                 now = self._ctx.now()

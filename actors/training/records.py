@@ -107,8 +107,8 @@ class Step(Record, frozen=True, kw_only=True):
 
 class Round(Record, frozen=True, kw_only=True):
     """The round of a step in a job with rounds, written after its `Step`: see `round_end.RoundEnd`. round:
-    "short" or "long". ended, aborted: tokens of the launched responses, each with their number; of more than
-    64 different lengths neighbours are joined."""
+    "short", "long", or "plain" for a step that was rolled out whole. ended, aborted: tokens of the launched
+    responses, each with their number; of more than 64 different lengths neighbours are joined."""
 
     step: int
     round: str

@@ -21,7 +21,15 @@ from gleaner.actors.training.draw_events import (
     RoundSettled,
 )
 from gleaner.actors.training.problem_order import KEPT_STEPS
-from gleaner.actors.training.rounds import Kind, RoundRule, Shape, period_steps, shape_of
+from gleaner.actors.training.rounds import (
+    Kind,
+    RoundRule,
+    Shape,
+    has_rounds,
+    period_steps,
+    shape_of,
+    whole_shape,
+)
 
 
 @dataclass(slots=True)
@@ -39,10 +47,13 @@ class RoundDraws:
     Args:
         problems: of the training split.
         own_seeds: a deferred draw keeps the seeds of its first launch.
+        auto: steps are whole until `consider` finds that rounds are faster.
     """
 
-    def __init__(self, problems: int, rule: RoundRule, *, own_seeds: bool = True) -> None:
-        self._problems, self._rule, self._own_seeds = problems, rule, own_seeds
+    def __init__(self, problems: int, rule: RoundRule, *, own_seeds: bool = True, auto: bool = False) -> None:
+        self._problems, self._rule, self._own_seeds, self._auto = problems, rule, own_seeds, auto
+        self._rounds_now = not auto
+        self._last_kind = Kind.PLAIN  # of the newest batch
         self._cursor = 0
         self._queue: dict[int, int] = {}  # deferred draws in order, each with the step that launched it first
         self._launched: dict[int, int] = {}  # of open batches: draws with the step that launched them first
@@ -57,6 +68,16 @@ class RoundDraws:
     def cursor(self) -> int:
         """New draws so far."""
         return self._cursor
+
+    @property
+    def rule(self) -> RoundRule:
+        """The rule of the job's rounds."""
+        return self._rule
+
+    def consider(self, gain: float | None) -> None:
+        """Have rounds or whole steps from the next period on (`auto`). gain: see `Plan.tail_gain`."""
+        if self._auto and self._last_kind is not Kind.SHORT:
+            self._rounds_now = has_rounds(self._rounds_now, gain)
 
     @property
     def shorts(self) -> float:
@@ -92,6 +113,8 @@ class RoundDraws:
         one = self._rounds.get(batch)
         if one is not None:
             return one.shape
+        if not self._rounds_now:
+            return whole_shape(self._rule, self._free())
         short = sum(not one.settled and one.shape.kind is Kind.SHORT for one in self._rounds.values())
         return shape_of(self._rule, step, self._free(), short * self._rule.surplus)
 
@@ -142,6 +165,9 @@ class RoundDraws:
                 launched = Shape(Kind(event.kind), len(event.draws), event.samples)
                 one = self._rounds.setdefault(event.batch, _Round(launched))
                 one.draws.extend(event.draws)
+                self._last_kind = launched.kind
+                if self._auto and launched.kind is not Kind.LONG:
+                    self._rounds_now = launched.kind is Kind.SHORT
                 self._enter(event.batch, event.draws, event.cursor)
             case RoundRedrawn():
                 one = self._rounds[event.batch]

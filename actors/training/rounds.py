@@ -21,9 +21,9 @@ class Kind(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RoundRule:
-    """prompts, samples: that a step counts; launched_prompts, launched_samples: of a short round. drain: the
-    last steps train what is deferred. steps: of the job. ahead: steps whose batches are open before their
-    forerunner is trained."""
+    """A job's rounds. prompts, samples: that a step counts; launched_prompts, launched_samples: of a short
+    round. drain: the last steps train what is deferred. steps: of the job. ahead: steps whose batches are
+    open before their forerunner is trained."""
 
     prompts: int
     samples: int
@@ -57,6 +57,23 @@ def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> Shape
     if waiting >= rule.prompts or drains:
         return Shape(Kind.LONG, rule.prompts, rule.samples)
     return Shape(Kind.SHORT, rule.launched_prompts, rule.launched_samples)
+
+
+LEAST_GAIN = 0.03
+"""Predicted share of a whole step by which rounds are faster, from which on a job has them (`auto`)."""
+
+
+def whole_shape(rule: RoundRule, waiting: int) -> Shape:
+    """The step of a job that has no rounds now; draws that rounds deferred are trained first."""
+    return Shape(Kind.LONG if waiting else Kind.PLAIN, rule.prompts, rule.samples)
+
+
+def has_rounds(now: bool, gain: float | None) -> bool:
+    """Whether a job with `auto` has rounds from the next period on. gain: the predicted one; None:
+    unknown."""
+    if gain is None:
+        return now
+    return gain > 0 if now else gain >= LEAST_GAIN
 
 
 def period_steps(rule: RoundRule) -> float:

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from gleaner.actors.names import MANAGER, REWARD
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
+from gleaner.actors.protocol.cluster import Plan
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, PublishVersion, SubmitBatch, Weights
 from gleaner.actors.protocol.step_times import RoundKinds
@@ -46,6 +47,7 @@ class Submission:
         self._ctx, self._retrying_ask, self._config = ctx, retrying_ask, config
         self._draws: DrawOrder = standing.draws
         self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
+        self._gain: float | None = None  # of rounds, as the newest plan predicts it
         self._prepared: dict[int, tuple[Prompt, ...]] = {}  # by step; of one step at most
 
     async def publish(self, trainer: TrainerIs) -> None:
@@ -130,11 +132,18 @@ class Submission:
         return round_end(self._draws, step, fates)
 
     def rounds(self, step: int) -> RoundKinds | None:
-        """The kinds of this step and of the next one, for their plan; None without rounds."""
+        """The kinds of this step, which is settled, and of the next one, for their plan; None without
+        rounds."""
         if not isinstance(self._draws, RoundDraws):
             return None
+        self._draws.consider(self._gain)
         done, ahead = (self._draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
-        return RoundKinds(done=done, ahead=ahead, shorts=self._draws.shorts)
+        return RoundKinds(done=done, ahead=ahead, shorts=self._draws.shorts, surplus=self._draws.rule.surplus)
+
+    def planned(self, plan: Plan) -> None:
+        """The plan of the next step; what it predicts of rounds counts from the step after it on, since this
+        one is planned by its kind."""
+        self._gain = plan.tail_gain
 
     def _shape(self, step: int) -> Shape:
         rollout = self._config.rollout

@@ -7,7 +7,7 @@ before, over all lives of the scheduler.
 from collections.abc import Iterable, Iterator
 
 from gleaner.actors.cluster.scheduler import ClusterState
-from gleaner.actors.cluster.seeding import MAX_MEMORY, SeedingState
+from gleaner.actors.cluster.seeding import MAX_MEMORY, KindState, SeedingState
 from gleaner.actors.names import SCHEDULER
 from gleaner.actors.protocol.cluster import Plan
 from gleaner.chaos.invariants.check import Check
@@ -76,16 +76,29 @@ class PlansSurvive(Check):
 
 
 def _forgotten(known: SeedingState, now: SeedingState) -> Iterator[str]:
+    """What is lost; in a job with rounds, of each kind."""
+    if not now.kinds:
+        yield from _lost(known, now, "a step")
+        return
+    for kind, before in known.kinds.items():
+        after = now.kinds.get(kind)
+        if after is None:
+            yield f"all that was learnt of {kind} rounds was forgotten"
+        else:
+            yield from _lost(before, after, f"a {kind} round")
+
+
+def _lost(known: SeedingState | KindState, now: SeedingState | KindState, what: str) -> Iterator[str]:
     lost = known.memory.keys() - now.memory.keys()
     if lost and len(known.memory) < MAX_MEMORY:
         yield f"the best windows of {sorted(lost)} instances were forgotten"
     if known.learnt is not None and known.learnt.lengths:
         if now.learnt is None or not now.learnt.lengths:
-            yield "the learnt model of a step was forgotten"
+            yield f"the learnt model of {what} was forgotten"
         elif len(now.learnt.lengths) < len(known.learnt.lengths) or (
             known.learnt.lengths[-1] not in now.learnt.lengths[-2:]
         ):
             yield (
-                f"the model of a step was learnt anew: it has {len(now.learnt.lengths)} steps, and had "
+                f"the model of {what} was learnt anew: it has {len(now.learnt.lengths)} steps, and had "
                 f"{len(known.learnt.lengths)}"
             )

@@ -101,7 +101,8 @@ class DrawsKept(Check):
         free = self._free()
         if one is None:
             kind = self._kind(step_of(event.batch) or 0, rounds, len(free))
-            if event.kind != kind:
+            whole = rounds.auto and event.kind == ("long" if free else "plain")
+            if event.kind != kind and not whole:
                 yield f"{event.batch} is a {event.kind} round, with {len(free)} draws queued: {kind} is due"
             count = rounds.prompts if event.kind == "short" else self._wanted.prompts
             if len(event.draws) != count:
@@ -144,7 +145,7 @@ class DrawsKept(Check):
             yield f"{event.batch} was settled twice"
             return
         one.settled = True
-        whole = one.kind == "long" and not self._wanted.drop_uniform
+        whole = one.kind != "short" and not self._wanted.drop_uniform
         trained = [one.draws[group] for group in (range(len(one.draws)) if whole else sorted(one.kept))]
         over = [one.draws[group] for group in sorted(one.uniform)]
         left = sorted(set(one.draws) - set(trained) - set(over))

@@ -15,13 +15,15 @@ from gleaner.chaos.invariants.shadow import ShadowRequest
 @dataclass(frozen=True, slots=True)
 class WantedRounds:
     """What a job with rounds asks of them. prompts, samples: that a short round launches. own_seeds: of
-    deferred draws. by_tokens: the order of a race. drain: the last steps train what is deferred."""
+    deferred draws. by_tokens: the order of a race. drain: the last steps train what is deferred. auto: steps
+    may be rolled out whole."""
 
     prompts: int
     samples: int
     own_seeds: bool
     by_tokens: bool
     drain: bool
+    auto: bool = False
 
 
 @dataclass(frozen=True, slots=True)

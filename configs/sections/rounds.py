@@ -21,11 +21,12 @@ ROLLPACKER = {
 class Rounds(Section, frozen=True, kw_only=True):
     """Tail batching (RollPacker): most steps wait for short responses only, the others follow together."""
 
-    mode: Literal["off", "tail"] = "off"
+    mode: Literal["off", "tail", "auto"] = "off"
     """`off`: every step is rolled out whole. `tail`: a short round launches more prompts than count and
     trains on those whose responses are short; the others are deferred, and trained by a long round as soon as
     there are `rollout.prompts` of them. Pays where a step waits for its longest response while most of its
-    engines are idle (docs/rounds.md)."""
+    engines are idle (docs/rounds.md). `auto`: whole steps at first, and `tail` as long as it is predicted to
+    be faster; needs `seeding.controller = "model"`."""
     prompts_factor: Annotated[float, Meta(ge=1, le=2)] = 1.25
     """Prompts that a short round launches, over those that count. 1.25 gives four short rounds for each long
     one; nearer to 1, the hard prompts of a step no longer fit into what is deferred."""

@@ -17,6 +17,8 @@ from gleaner.configs.load import ConfigError, load
         (["job.exact=true", "rounds.race=time"], "rounds.race: expected tokens where job.exact is set"),
         (["job.exact=true", "rollout.request_deadline_s=5"], "rollout.request_deadline_s: expected 0"),
         (["job.exact=true", "rounds.preset=rollpacker"], "rounds.race: expected tokens"),
+        (["job.exact=true", "rounds.mode=auto"], "rounds.mode: expected tail or off"),
+        (["rounds.mode=auto", "seeding.controller=feedback"], "seeding.controller: expected model"),
     ],
 )
 def test_rounds_are_refused_with_the_setting_when_they_cannot_be_kept(

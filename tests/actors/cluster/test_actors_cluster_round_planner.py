@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from gleaner.actors.cluster.planner import planner_of
+from gleaner.actors.cluster.round_parts import parts_of
 from gleaner.actors.cluster.round_planner import RoundPlanner
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
@@ -68,7 +69,7 @@ class Job:
                 preemptible=PACE, requests=256, groups=64, limit=8000, lengths=work.lengths,
                 prompt_tokens=100.0, surplus=work.surplus,
             ),
-            rounds=RoundKinds(done=kind, ahead=ahead, shorts=4.0) if self.told else None,
+            rounds=RoundKinds(done=kind, ahead=ahead, shorts=4.0, surplus=16) if self.told else None,
         )  # fmt: skip
         self.state = self.policy.next(self.state, times)
         return kind, end_s, predicted_s
@@ -144,3 +145,60 @@ def test_short_round_ends_with_the_groups_that_count() -> None:
     assert alone.rolled_s[0] < with_surplus.rolled_s[0] < 1.6 * alone.rolled_s[0]
     trained_s = with_surplus.end_s[0] - with_surplus.rolled_s[0]
     assert trained_s == pytest.approx(alone.end_s[0] - alone.rolled_s[0], rel=0.01), "surplus is not trained"
+
+
+def whole_step(lengths: list[list[int]], reserved: int) -> StepTimes:
+    """A whole step of these lengths on so many engines, without an instance."""
+    machines = Machines(
+        reserved=PACE, preemptible=PACE, engines=float(reserved), instance_engines=1.0, start_s=0.0
+    )
+    work = Work(lengths, 64, 4, 100.0, 1.5e-4, 2.0)
+    found = predict(work, machines, np.array([1000.0]), np.array([0.0]))
+    rolled_s, end_s = float(found.rolled_s[0]), float(found.end_s[0])
+    tokens = sum(map(sum, lengths)) / len(lengths) / 4 + 100.0
+    train_s = tokens * 256 * 1.5e-4 + 2.0
+    return StepTimes(
+        train_wait_s=max(0.0, end_s - rolled_s - train_s), remote_wait_s=0.0, train_s=train_s, remote_s=0.0,
+        mean_prem=0.0, next_prem=0, reserved_engines=reserved,
+        seen=Seen(
+            step_s=end_s, seeding_s=rolled_s, update_s=2.0, rolled_s=rolled_s, start_s=0.0, reserved=PACE,
+            preemptible=None, requests=256, groups=64, limit=8000, lengths=lengths, prompt_tokens=100.0,
+        ),
+        rounds=RoundKinds(done="plain", ahead="plain", shorts=4.0, surplus=16),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("hard", "engines", "pays"),
+    [(0.1, 32, True), (0.0, 1, False)],
+    ids=["few long prompts, many engines", "like lengths, full engines"],
+)
+def test_gain_of_rounds_follows_lengths_and_engines(hard: float, engines: int, pays: bool) -> None:
+    rng = np.random.default_rng(5)
+    lengths = [
+        sorted(
+            round(600 * math.exp(rng.normal(0, 0.1)) * (12 if number < hard * 20 else 1)) for _ in range(4)
+        )
+        for number in range(20)
+    ]
+    lengths.sort(key=max)
+    policy = RoundPlanner(model())
+    state = policy.initial(engines)
+    for _ in range(3):
+        state = policy.next(state, whole_step(lengths, engines))
+    assert state.tail_gain is not None
+    assert (state.tail_gain > 0.1) if pays else (state.tail_gain < 0.02)
+
+
+def test_parts_of_whole_steps_and_of_rounds_agree() -> None:
+    lengths = [[number, 10 * number] for number in range(1, 21)]
+    kinds = RoundKinds(done="plain", ahead="plain", shorts=4.0, surplus=2)
+    whole = parts_of({"plain": lengths}, kinds)
+    assert whole is not None
+    assert (len(whole.short), len(whole.long)) == (16, 4)
+    assert max(map(max, whole.short)) < min(map(max, whole.long))
+    kinds = RoundKinds(done="long", ahead="short", shorts=4.0, surplus=2)
+    again = parts_of({"short": whole.short, "long": whole.long}, kinds)
+    assert again is not None
+    assert sorted(again.whole) == sorted(lengths)
+    assert parts_of({"short": whole.short}, kinds) is None

@@ -16,7 +16,14 @@ from gleaner.actors.training.draw_events import (
 )
 from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.actors.training.round_draws import RoundDraws
-from gleaner.actors.training.rounds import Kind, RoundRule, oldest_age, period_steps, shape_of
+from gleaner.actors.training.rounds import (
+    Kind,
+    RoundRule,
+    has_rounds,
+    oldest_age,
+    period_steps,
+    shape_of,
+)
 
 PROBLEMS = 7
 
@@ -24,9 +31,12 @@ PROBLEMS = 7
 class Job:
     """Steps of a job with rounds, up to `ahead` of them open at a time."""
 
-    def __init__(self, seed: int, rule: RoundRule, *, drops: float = 0.0, ahead: int = 0) -> None:
+    def __init__(
+        self, seed: int, rule: RoundRule, *, drops: float = 0.0, ahead: int = 0, auto: bool = False
+    ) -> None:
         self.rng, self.rule, self.drops, self.ahead = random.Random(seed), rule, drops, ahead
-        self.draws, self.journal = RoundDraws(PROBLEMS, rule), list[DrawEvent]()
+        self.auto = auto
+        self.draws, self.journal = RoundDraws(PROBLEMS, rule, auto=auto), list[DrawEvent]()
         self.trained: list[int] = []
         self.over: list[int] = []
         self.kinds: list[Kind] = []
@@ -40,7 +50,7 @@ class Job:
         self.journal.append(event)
         self.draws.apply(event)
         if self.rng.random() < 0.3:  # the controller dies behind the commit
-            self.draws = RoundDraws(PROBLEMS, self.rule)
+            self.draws = RoundDraws(PROBLEMS, self.rule, auto=self.auto)
             for one in self.journal:
                 self.draws.apply(one)
 
@@ -77,6 +87,8 @@ class Job:
         for _ in range(2):  # a controller that died before the step was on record settles it again
             self.enter(self.draws.settle(batch, kept, dropped))
         self.draws.finished(step)
+        if self.rng.random() < 0.5:
+            self.draws.consider(self.rng.choice([None, -0.1, 0.01, 0.1]))
 
     def run(self) -> None:
         for step in range(1, self.rule.steps + 1):
@@ -95,6 +107,23 @@ class Job:
         ]
         everything = sorted([*self.trained, *self.over, *waiting, *unsettled])
         assert everything == list(range(self.draws.cursor)), "each draw is in one place"
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 8), st.sampled_from([0.0, 0.3]))
+def test_job_that_turns_rounds_on_and_off_loses_no_draw(seed: int, launched: int, drops: float) -> None:
+    job = Job(seed, rule(launched), drops=drops, auto=True)
+    job.run()
+    assert job.kinds[0] is Kind.PLAIN
+    assert all(
+        before is not Kind.SHORT or after is not Kind.PLAIN
+        for before, after in zip(job.kinds, job.kinds[1:], strict=False)
+    ), "what short rounds deferred is trained before whole steps"
+
+
+def test_rounds_begin_and_end_by_their_predicted_gain() -> None:
+    assert [has_rounds(False, gain) for gain in (None, -0.1, 0.01, 0.03)] == [False, False, False, True]
+    assert [has_rounds(True, gain) for gain in (None, -0.01, 0.01)] == [True, False, True]
 
 
 def rule(

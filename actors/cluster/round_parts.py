@@ -1,0 +1,42 @@
+"""Round parts: what whole steps, short and long rounds would roll out, from what one of these did.
+
+Pure. A short round counts the groups whose longest response is short, a long one the others, and together
+they count all draws. So the lengths of whole steps tell those of rounds, and the reverse.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from gleaner.actors.protocol.step_times import RoundKinds
+
+Groups = list[list[int]]
+"""Tokens of the responses of some groups."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The groups that count in a whole step, in a short round and in a long one."""
+
+    whole: Groups
+    short: Groups
+    long: Groups
+
+
+def parts_of(lengths: Mapping[str, Groups], rounds: RoundKinds) -> Parts | None:
+    """The parts, from the lengths of the newest steps of each kind; None while too little is known."""
+    share = 1 / (rounds.shorts + 1)  # of all draws, that long rounds train
+    if rounds.done == "plain":
+        whole = sorted(lengths.get("plain", []), key=max)
+        count = round(share * len(whole))
+        return Parts(whole, whole[:-count], whole[-count:]) if 0 < count < len(whole) else None
+    short, long = lengths.get("short", []), lengths.get("long", [])
+    if not short or not long or not rounds.shorts:
+        return None
+    more = _evenly(sorted(long, key=max), max(1, round(len(short) / rounds.shorts)))
+    return Parts([*short, *more], short, long)
+
+
+def _evenly(groups: Sequence[list[int]], count: int) -> Groups:
+    """So many of them, evenly from the first to the last; some of them twice where there are fewer."""
+    last = len(groups) - 1
+    return [groups[round(at * last / max(1, count - 1))] for at in range(count)]
