@@ -9,6 +9,8 @@ from real_runs import MakeRun, RealRun
 from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.rollout.state.events import GroupsTaken
+from gleaner.actors.training.history import read_history
+from gleaner.actors.training.records import Round
 from gleaner.chaos.run_processes import AGENT, Proc
 from gleaner.configs.schema import Training
 from gleaner.rlctl.audit.invariants import step_of
@@ -122,4 +124,27 @@ def test_weights_after_kills_equal_calm_run_bit_for_bit(make_run: MakeRun) -> No
     assert attempts(harried) != attempts(calm)
     assert roots(harried) == roots(calm)
     assert sorted(roots(calm)) == list(range(1, STEPS + 1))
+    assert final(harried) == final(calm)
+
+
+def test_weights_of_rounds_after_kills_equal_calm_run_bit_for_bit(make_run: MakeRun) -> None:
+    rounds = [*SETTINGS, "rounds.mode=tail", "rounds.prompts_factor=1.5"]
+    calm, harried = make_run(*rounds), make_run(*rounds)
+    calm.start()
+    calm.wait(lambda: calm.events("joined") >= 3, "all hosts")
+    harried.start()
+    harried.wait(lambda: harried.events("joined") >= 3, "all hosts")
+    host = kill_in_mid_decode(harried, "engine").node
+    kill_in_mid_decode(harried, "rollout")
+    kill_in_mid_decode(harried, "trainer")
+    harried.until_tokens_flow(FLOWING)
+    harried.one(AGENT, host).kill()
+    harried.ends_whole()
+    calm.ends_whole()
+
+    kinds = [one.round for one in read_history(calm.run.history) if isinstance(one, Round)]
+    assert kinds == ["short", "short", "long", "short", "short", "long"]
+    assert harried.report.preemptions.killed == 1
+    assert attempts(harried) != attempts(calm)
+    assert roots(harried) == roots(calm)
     assert final(harried) == final(calm)
