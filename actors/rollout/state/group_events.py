@@ -4,7 +4,7 @@ Owns their effects. A part of `state`, whose rules hold here too: total, pure, t
 `group_policy` and `race` decide which of them happen.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from gleaner.actors.rollout.state.effects import Effects, EndedTicket
 from gleaner.actors.rollout.state.events import (
@@ -54,13 +54,19 @@ def _closed(
         known = {request.sample for request in batch.groups[group]}
         if group in batch.fates.closed:
             changes.refused.append("closed_twice")
-        elif len(chosen[group]) != batch.submitted.counted or not known.issuperset(chosen[group]):
+        elif not _countable(batch, chosen[group], known):
             changes.refused.append("closed_otherwise")
         else:
             surplus |= {request.id: request for request in batch.close_group(group, chosen[group])}
             if batch.complete(group):
                 changes.completed.append((batch.name, group))
     _give_up(log, streams, counters, surplus, SURPLUS, "aborted", changes)
+
+
+def _countable(batch: Batch, samples: Collection[int], known: Set[int]) -> bool:
+    """Whether these samples are as many different ones of the group as count in this race."""
+    counted = batch.submitted.counted
+    return 0 < counted == len(samples) == len(known & set(samples))
 
 
 def _kept(batch: Batch, event: GroupsKept, changes: Effects) -> None:
@@ -92,7 +98,7 @@ def _dropped(
 
 def _undecided(batch: Batch, groups: tuple[int, ...], changes: Effects) -> Iterator[int]:
     for group in groups:
-        if not batch.selects or group >= len(batch.groups):
+        if not batch.selects or not 0 <= group < len(batch.groups):
             changes.refused.append("unknown_group")
         elif group in batch.fates.kept or group in batch.fates.dropped:
             changes.refused.append("decided_twice")

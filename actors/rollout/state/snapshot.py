@@ -4,6 +4,8 @@ Owns the conversion between the live values and their records, both ways, and no
 and little-endian, as on the wire and as on every host that Gleaner runs on.
 """
 
+from collections.abc import Mapping
+
 from gleaner.actors.rollout.state.events import BatchRecord, RequestRecord, StreamRecord
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.tickets import Stream
@@ -62,8 +64,7 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
     whole = len(record.requests) - surplus
     for number, kept in enumerate(record.requests):
         if number == whole:
-            for group, samples in closed.items():
-                batch.close_group(group, samples)
+            _close(batch, closed)
         request = _place(batch, kept, surplus=number >= whole)
         request.attempts = kept.attempts
         request.restore(kept.tokens, kept.logprobs, kept.spans)
@@ -75,6 +76,13 @@ def restore_batch(log: TokenLog, record: BatchRecord) -> None:
         log.move(request, RequestState(kept.state))
         if number < past:
             log.again(request)
+    if not surplus:  # all samples of the closed groups count
+        _close(batch, closed)
+
+
+def _close(batch: Batch, closed: Mapping[int, tuple[int, ...]]) -> None:
+    for group, samples in closed.items():
+        batch.close_group(group, samples)
 
 
 def _place(batch: Batch, record: RequestRecord, *, surplus: bool) -> RequestLog:

@@ -13,6 +13,7 @@ from gleaner.actors.rollout.state.events import (
     BatchReleased,
     GroupsAdded,
     GroupsClosed,
+    GroupsDropped,
     GroupsKept,
     SampleAgain,
     Scored,
@@ -171,3 +172,34 @@ def test_group_that_is_not_closed_is_neither_kept_nor_closed_with_strange_sample
         ["closed_otherwise"],
         ["closed_otherwise"],
     )
+
+
+def test_group_is_not_closed_with_no_samples_or_one_sample_twice() -> None:
+    world = RacingWorld(random.Random(1), drop_uniform=False)
+    world.apply(world.submission())
+    twice = world.apply(GroupsClosed(batch="step-1", groups=(0,), samples=((1, 1),)))
+    assert twice.refused == ["closed_otherwise"]
+    state = RolloutState()
+    state.apply(structs.replace(world.submission(), counted=0))
+    none = state.apply(GroupsClosed(batch="step-1", groups=(0,), samples=((),)))
+    assert none.refused == ["closed_otherwise"]
+    assert [len(group) for group in state.log.batches["step-1"].groups] == [SAMPLES] * LAUNCHED
+    assert state.snapshot().batches[0].closed == ()
+
+
+def test_group_with_a_negative_number_is_refused() -> None:
+    world = RacingWorld(random.Random(1), drop_uniform=False)
+    world.apply(world.submission())
+    dropped = world.apply(GroupsDropped(batch="step-1", groups=(-1,), why="surplus"))
+    closed = world.apply(GroupsClosed(batch="step-1", groups=(-1,), samples=((0, 1),)))
+    assert dropped.refused == closed.refused == ["unknown_group"]
+
+
+def test_snapshot_keeps_closed_groups_whose_samples_all_count() -> None:
+    world = RacingWorld(random.Random(1), drop_uniform=False)
+    world.apply(structs.replace(world.submission(), counted=SAMPLES))
+    world.apply(GroupsClosed(batch="step-1", groups=(1,), samples=(tuple(range(SAMPLES)),)))
+    rebuilt = RolloutState()
+    rebuilt.apply(world.state.snapshot())
+    assert rebuilt.log.batches["step-1"].fates.closed == {1: tuple(range(SAMPLES))}
+    assert rebuilt.snapshot() == world.state.snapshot()
