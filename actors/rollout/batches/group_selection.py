@@ -6,7 +6,7 @@ there. The controller gives the same prompts for the same groups, in every call 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.instances import Abort
@@ -22,6 +22,7 @@ from gleaner.actors.rollout.state.group_events import (
     decision_of,
     due_aborts,
     events_of,
+    race_has_news,
 )
 from gleaner.actors.rollout.state.token_log import Batch
 from gleaner.supervisor import AskFailed, Context
@@ -32,7 +33,7 @@ RETRY_S = 0.2
 UNFIT_AGAIN_S = 5.0  # after prompts that cannot be taken: a controller that checks them sends none
 ABORT_AGAIN_S = 0.5  # an abort may be lost in transit
 ABORT_LATE_S = 10.0
-RACE_S = 0.1  # between two looks at a race in which no response ended
+RACE_S = 0.1  # between two looks at the responses of a race that still run
 
 
 class GroupSelection:
@@ -50,7 +51,7 @@ class GroupSelection:
         self._max_prompt_tokens, self._act = max_prompt_tokens, act
         self._asking: set[str] = set()  # batches for which prompts are requested
         self._aborting: set[str] = set()  # instances with aborts in progress
-        self._looked_s: dict[str, float] = {}  # when a batch was looked at last
+        self._looked_s: dict[str, float] = {}  # when all groups of a batch were looked at last
         self._never = asyncio.Event()
 
     def start(self) -> None:
@@ -58,12 +59,15 @@ class GroupSelection:
         for batch in list(self._journaled.state.log.batches.values()):
             self.look(batch)
 
-    def look(self, batch: Batch, touched: Iterable[int] | None = None) -> None:
+    def look(self, batch: Batch, touched: Collection[int] | None = None) -> None:
         """Decide again: a group was completed or added, or the state was restored. touched: the groups of a
-        race with news; None: any."""
-        self._looked_s[batch.name] = self._ctx.turn_time()
+        race in which a response ended, none of them if a verdict is there; None: any."""
+        if touched is None:
+            self._looked_s[batch.name] = self._ctx.turn_time()
         if (closings := closings_of(batch, touched)) is not None:
             self._enter(batch, closings)
+        if touched is not None and not race_has_news(batch, touched):
+            return  # only bounds are higher, which `frame_arrived` reads
         decision = decision_of(batch, touched)
         if events := events_of(batch.name, decision):
             self._enter(batch, *events)

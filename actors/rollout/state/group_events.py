@@ -175,6 +175,13 @@ def closings_of(batch: Batch, touched: Iterable[int] | None = None) -> GroupsClo
     return GroupsClosed(batch=batch.name, groups=tuple(certain), samples=tuple(certain.values()))
 
 
+def race_has_news(batch: Batch, touched: Collection[int]) -> bool:
+    """Whether a race may be decided further now: where verdicts decide, one is there, and no group is named;
+    elsewhere one of these groups, in which a response ended, is closed. Other news only make bounds
+    higher."""
+    return not touched if batch.submitted.drop_uniform else any(map(batch.closed, touched))
+
+
 def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
     """What is to be decided about an open batch now. touched: the groups of a race with news; None: any."""
     if not batch.selects:
@@ -187,9 +194,12 @@ def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
         entrants = []
         for group in range(len(batch.groups)):
             tokens, closed = batch.race.of(batch, group, count)
-            entrants.append(Entrant(group, tokens, closed, _standing(batch, group)))
+            entrants.append(Entrant(group, tokens, closed, _standing(batch, group, closed)))
         return decide_race(rule, entrants)
-    return decide(rule, [_standing(batch, group) for group in range(len(batch.groups))])
+    race = bool(event.race)
+    return decide(
+        rule, [_standing(batch, one, race and batch.closed(one)) for one in range(len(batch.groups))]
+    )
 
 
 def events_of(batch: str, decision: Decision) -> list[Selects]:
@@ -205,15 +215,16 @@ def events_of(batch: str, decision: Decision) -> list[Selects]:
     return events
 
 
-def _standing(batch: Batch, group: int) -> Standing:
+def _standing(batch: Batch, group: int, closed: bool) -> Standing:
+    """closed: in a race, whether the group is."""
     if group in batch.fates.kept:
         return Standing.KEPT
     if why := batch.fates.dropped.get(group):
         return Standing.ABORTED if why == SURPLUS else Standing.DROPPED
     race = batch.submitted.race
-    if race and not batch.submitted.drop_uniform and batch.closed(group):
+    if closed and not batch.submitted.drop_uniform:
         return Standing.VARIED  # its verdicts change nothing
-    if not batch.complete(group) or (race and not batch.closed(group)):
+    if (race and not closed) or not batch.complete(group):
         return Standing.OPEN
     scores = {log.score for log in batch.groups[group] if log.score is not None}
     return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM

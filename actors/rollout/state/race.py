@@ -10,7 +10,7 @@ Before a response has ended, its tokens so far bound its length from below. So a
 it is made: no later token, verdict or added group revokes it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gleaner.actors.rollout.state.group_policy import Decision, Rule, Standing
@@ -49,9 +49,10 @@ def chosen(racers: Sequence[Racer], count: int, *, by_time: bool) -> tuple[int, 
     return tuple(sorted(racer.sample for racer in first))
 
 
-def group_key(racers: Sequence[Racer], count: int) -> int:
-    """Tokens of the `count`-th shortest sample; a lower bound of them while samples are not finished."""
-    return sorted(racer.tokens for racer in racers)[count - 1]
+def group_key(tokens: Iterable[int], count: int) -> int:
+    """Tokens of the `count`-th shortest of these samples; a lower bound of them while they are not
+    finished."""
+    return sorted(tokens)[count - 1]
 
 
 def decide_race(rule: Rule, entrants: Sequence[Entrant]) -> Decision:
@@ -84,8 +85,11 @@ def decide_race(rule: Rule, entrants: Sequence[Entrant]) -> Decision:
 
 
 def _droppable(rule: Rule, entrants: Sequence[Entrant]) -> dict[int, bool | None]:
-    """Whether each group is dropped if it is uniform; None as long as that is not certain."""
+    """Whether each group is dropped if it is uniform; None as long as that is not certain. Empty if none is
+    dropped."""
     found: dict[int, bool | None] = {}
+    if not rule.drop_uniform:
+        return found
     uniform = unknown = 0  # of the groups with lower numbers
     for one in sorted(entrants, key=lambda one: one.number):
         certain = uniform + unknown < rule.droppable or uniform >= rule.droppable

@@ -41,7 +41,7 @@ class RaceKeys:
         groups = range(len(batch.groups)) if touched is None else touched
         for group in groups:
             if group not in self._final:
-                self._bounds[group] = group_key(racers(batch, group), count)
+                self._bounds[group] = group_key(_tokens(batch, group), count)
 
     def of(self, batch: Racing, group: int, count: int) -> tuple[int, bool]:
         """The key of the group, and whether it is closed; a bound of the key if it is not."""
@@ -49,7 +49,7 @@ class RaceKeys:
         if final is not None:
             return final, True
         if batch.closed(group):
-            key = self._final[group] = group_key(racers(batch, group), count)
+            key = self._final[group] = group_key(_tokens(batch, group), count)
             return key, True
         return self._bounds.get(group, 0), False
 
@@ -61,13 +61,22 @@ def racers(batch: Racing, group: int) -> list[Racer]:
 
 def closing(batch: Racing, group: int, count: int, *, by_time: bool) -> tuple[int, ...] | None:
     """The samples of an open group that count; None while that is not certain."""
+    ended = sum(bool(log.again) or log.state in _ENDED for log in batch.groups[group])
+    if ended < count:
+        return None
     return chosen(racers(batch, group), count, by_time=by_time)
 
 
 def _racer(batch: Racing, log: RequestLog) -> Racer:
+    return Racer(log.sample, len(_first(batch, log)), bool(log.again) or log.state in _ENDED)
+
+
+def _tokens(batch: Racing, group: int) -> list[int]:
+    return [len(_first(batch, log)) for log in batch.groups[group]]
+
+
+def _first(batch: Racing, log: RequestLog) -> RequestLog:
+    """The first response of its sample."""
     if not log.again:
-        return Racer(log.sample, len(log), log.state in _ENDED)
-    first = next(
-        one for one in batch.past if (one.group, one.sample, one.again) == (log.group, log.sample, 0)
-    )
-    return Racer(log.sample, len(first), finished=True)
+        return log
+    return next(one for one in batch.past if (one.group, one.sample, one.again) == (log.group, log.sample, 0))

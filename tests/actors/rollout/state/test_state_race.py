@@ -34,7 +34,7 @@ class Group:
         standing = self.fate
         if standing is Standing.OPEN and self.verdict:
             standing = Standing.UNIFORM if self.uniform else Standing.VARIED
-        return Entrant(number, group_key(self.racers(), count), self.samples is not None, standing)
+        return Entrant(number, group_key(self.tokens, count), self.samples is not None, standing)
 
 
 @dataclass
