@@ -6,6 +6,7 @@ time to get weights belong to machines, and are shared. N_prem is one number for
 not rented by the minute. Owns the states by kind; pure. The policy itself is one of `planner`.
 """
 
+import math
 from collections.abc import Mapping
 from typing import Protocol
 
@@ -57,7 +58,8 @@ class RoundPlanner:
         planned = self._ahead(kinds, after, rounds, times)
         n_prem = self._policy.period_prem(kinds, times, state.n_prem)
         if n_prem is None:  # of whole steps, or by the rule after the round that needs most
-            n_prem = after.n_prem if rounds.done != "short" or not state.kinds else state.n_prem
+            needs_most = rounds.done != "short" or math.isinf(rounds.shorts)
+            n_prem = after.n_prem if needs_most or not state.kinds else state.n_prem
         gain = self._policy.tail_gain(kinds, times)
         return replace(planned, n_prem=n_prem, measured_s=after.measured_s, kinds=kinds, tail_gain=gain)
 

@@ -35,7 +35,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 
 class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
     """The rounds of a job that has them: the kind of the measured step, that of the next one, the number of
-    short rounds for each long one, and the groups that a short round launches beside those that count."""
+    short rounds for each long one (inf if there is never a long one), and the groups that a short round
+    launches beside those that count."""
 
     done: str
     ahead: str

@@ -10,6 +10,7 @@ Law: the draws launched so far are those trained, those over (uniform, or too lo
 the queue, and those of batches that are not settled; no draw is in two of these sets.
 """
 
+import math
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
@@ -81,8 +82,9 @@ class RoundDraws:
 
     @property
     def shorts(self) -> float:
-        """Short rounds for each long one, if no group is dropped."""
-        return min(period_steps(self._rule), float(self._rule.steps)) - 1
+        """Short rounds for each long one, if no group is dropped; inf if there is never a long one."""
+        period = period_steps(self._rule)
+        return period if math.isinf(period) else min(period, float(self._rule.steps)) - 1
 
     def oldest(self) -> int | None:
         """The step that first launched the oldest draw in the queue; None if it is empty."""

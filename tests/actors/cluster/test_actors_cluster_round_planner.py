@@ -15,6 +15,8 @@ from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.cluster.step_model import Machines, Work, predict
 from gleaner.actors.protocol.step_times import RoundKinds, Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace
+from gleaner.actors.training.round_draws import RoundDraws
+from gleaner.actors.training.rounds import RoundRule
 from gleaner.configs.load import load
 from gleaner.configs.schema import Prices, Seeding
 
@@ -120,6 +122,30 @@ def test_n_prem_stays_within_a_period() -> None:
         job.step(number)
         counts.append(job.state.n_prem)
     assert len(set(counts[9:])) == 1, "hosts would be rented and returned with every round"
+
+
+@pytest.mark.parametrize("controller", ["feedback", "artifact", "model"])
+def test_job_without_long_rounds_plans_instances_as_one_without_rounds(controller: str) -> None:
+    assert RoundDraws(7, RoundRule(4, 4, 4, 6, steps=8)).shorts == math.inf
+    settings = [f"seeding.controller={controller}", "fleet.n_prem_max=8"]
+    samples = ["rounds.mode=tail", "rounds.prompts_factor=1", "rounds.samples_factor=1.5"]
+    rounds, plain = (
+        planner_of(load("quickstart", [*settings, *samples])),
+        planner_of(load("quickstart", settings)),
+    )
+    found, due = rounds.initial(4), plain.initial(4)
+    counts = []
+    for remote_s in (10.0, 30.0, 60.0, 100.0):
+        times = StepTimes(
+            train_wait_s=1.0, remote_wait_s=0.0, train_s=40.0, remote_s=remote_s, mean_prem=2.0,
+            next_prem=2, reserved_engines=4,
+        )  # fmt: skip
+        due = plain.next(due, times)
+        kinds = RoundKinds(done="short", ahead="short", shorts=math.inf)
+        found = rounds.next(found, msgspec.structs.replace(times, rounds=kinds))
+        counts.append(found.n_prem)
+        assert (found.n_prem, found.t_seed_s) == (due.n_prem, due.t_seed_s)
+    assert len(set(counts)) > 1, "nothing changed: this shows nothing"
 
 
 @pytest.mark.parametrize("controller", ["feedback", "artifact", "model"])
