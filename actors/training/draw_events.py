@@ -92,7 +92,8 @@ class DrawOrder(Protocol):
         """What this step launches; None: what every step of a job without rounds does."""
 
     def draw(self, batch: str, until: int, step: int) -> DrawEvent | None:
-        """The event that gives the batch problems for its groups up to `until`; None when it has them."""
+        """The event that gives the batch problems for its groups up to `until`; None when it has them, or
+        takes no more."""
 
     def redraw(self, batch: str, unfit: Mapping[int, int]) -> DrawEvent | None:
         """The event that gives these groups, by number with the problem that fits no engine, other problems;

@@ -121,8 +121,11 @@ class RoundDraws:
         return shape_of(self._rule, step, self._free(), short * self._rule.surplus)
 
     def draw(self, batch: str, until: int, step: int) -> RoundDrawn | None:
-        """The event that gives the batch draws for its groups up to `until`; None when it has them. Later
-        draws of a long round come from the queue first."""
+        """The event that gives the batch draws for its groups up to `until`; None when it has them, or is
+        settled: no step would train them. Later draws of a long round come from the queue first."""
+        one = self._rounds.get(batch)
+        if one is not None and one.settled:
+            return None
         shape = self.shape(batch, step)
         first = len(self.numbers(batch))
         count = until - first

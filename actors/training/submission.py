@@ -155,11 +155,14 @@ class Submission:
 
     async def _fitting(self, step: int, first: int, count: int) -> tuple[Prompt, ...]:
         """The prompts of these groups of a step's batch. Problems whose prompts no engine accepts are
-        replaced by the next ones, for good."""
+        replaced by the next ones, for good. Raises NothingFits, and Refused for groups that a trained step
+        never had."""
         most = self._config.engine.max_prompt_tokens
         batch, samples = f"step-{step}", self._shape(step).samples
         tried: dict[int, int] = {}
         drawn = await self._drawn(step, first + count)
+        if len(drawn) < first + count:
+            raise Refused(f"{batch} has {len(drawn)} groups and takes no more: its step is trained")
         while True:
             indices = drawn[first : first + count]
             prompts = await self._prompts(batch, "train", indices, samples, first)

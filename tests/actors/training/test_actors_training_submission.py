@@ -10,13 +10,13 @@ from gleaner.actors.protocol.batches import Prompt
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, SubmitBatch
 from gleaner.actors.protocol.training import TrainerIs
+from gleaner.actors.training.draw_order import draw_order_of
 from gleaner.actors.training.job_journal import standing_of
-from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
-from gleaner.supervisor import Actor, Done, handles
+from gleaner.supervisor import Actor, Done, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 
 MOST = 8
@@ -60,8 +60,7 @@ class Submitter(Actor):
         self._config = config
 
     async def on_start(self) -> None:
-        draws = ProblemOrder(self._config.train_problems, self._config.rollout.prompts)
-        standing = await standing_of(self.ctx.journal.replay(), draws)
+        standing = await standing_of(self.ctx.journal.replay(), draw_order_of(self._config))
         self.submission = Submission(
             self.ctx, RetryingAsk(self.ctx, self._config.liveness.successor_s), self._config, standing
         )
@@ -70,11 +69,19 @@ class Submitter(Actor):
 class World:
     """A submitter that can be killed, and the manager that it submits to."""
 
-    def __init__(self, system: TestSystem, problems: int, every: int, rollout: dict[str, object]) -> None:
+    def __init__(
+        self,
+        system: TestSystem,
+        problems: int,
+        every: int,
+        rollout: dict[str, object],
+        rounds: dict[str, object],
+    ) -> None:
         self.system, self.manager, self.words = system, Manager(), Wordy(every)
         self.config = from_tree(
             {
                 "rollout": {"prompts": 4, "samples": 2, **rollout},
+                "rounds": rounds,
                 "engine": {"max_prompt_tokens": MOST},
                 "task": {"train_problems": problems},
             },
@@ -93,10 +100,14 @@ class World:
 
 @asynccontextmanager
 async def world(
-    directory: Path, every: int, problems: int = 100, rollout: dict[str, object] | None = None
+    directory: Path,
+    every: int,
+    problems: int = 100,
+    rollout: dict[str, object] | None = None,
+    rounds: dict[str, object] | None = None,
 ) -> AsyncIterator[World]:
     async with TestSystem(directory) as system:
-        there = World(system, problems, every, rollout or {})
+        there = World(system, problems, every, rollout or {}, rounds or {})
         system.spawn("reward/proxy", lambda: there.words)
         yield there
 
@@ -190,3 +201,18 @@ async def test_problems_of_a_refill_that_came_too_late_are_drawn_again(tmp_path:
         await submission.settle(1)
         await submission.step(2, TRAINER)
         assert indices(there.manager.batches["step-2"])[:4] == [5, *indices(late), indices(late)[-1] + 1]
+
+
+async def test_late_refill_of_a_trained_round_is_refused_and_draws_nothing(tmp_path: Path) -> None:
+    rollout: dict[str, object] = {"drop_uniform": True, "max_refills": 2}
+    async with world(tmp_path, every=100, rollout=rollout, rounds={"mode": "tail", "race": "time"}) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        more = await submission.more("step-1", 5, 1)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 4], dropped=[3], aborted=[])
+        await submission.settle(1)
+        with pytest.raises(Refused, match="step-1 has 6 groups and takes no more"):
+            await submission.more("step-1", 6, 1)
+        assert await submission.more("step-1", 5, 1) == more
+        await submission.step(2, TRAINER)
+        assert indices(there.manager.batches["step-2"]) == [7, 8, 9, 10, 11], "0 is too long"

@@ -206,3 +206,12 @@ def test_journal_of_another_mode_is_refused_with_the_setting() -> None:
         )
     with pytest.raises(OtherDraws, match=r"rounds\.mode: expected tail"):
         ProblemOrder(PROBLEMS, 4).apply(RoundRedrawn(batch="step-1", groups=(0,), draws=(9,), cursor=10))
+
+
+def test_late_request_for_prompts_of_a_settled_round_draws_nothing() -> None:
+    draws = RoundDraws(PROBLEMS, rule(6))
+    draws.apply(RoundDrawn(batch="step-1", kind="short", samples=2, first=0, draws=tuple(range(6)), cursor=6))
+    assert draws.draw("step-1", 7, 1) is not None
+    draws.apply(RoundSettled(batch="step-1", over=(), deferred=(4, 5)))
+    assert draws.draw("step-1", 7, 1) is None, "no step would ever train it"
+    assert draws.numbers("step-1") == list(range(6))
