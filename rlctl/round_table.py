@@ -60,9 +60,11 @@ class RoundTable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def round_table(run: str, records: Sequence[AnyRecord]) -> RoundTable:
-    """The rounds of a run, from its history; empty for a job without rounds."""
+    """The rounds of a run, from its history: the newest record of each step. Empty for a job without
+    rounds."""
     steps = {one.step: one for one in records if isinstance(one, Step)}
-    rounds = [one for one in records if isinstance(one, Round) and one.step in steps]
+    newest = {one.step: one for one in records if isinstance(one, Round)}
+    rounds = [newest[step] for step in sorted(newest.keys() & steps.keys())]
     periods = _periods(rounds)
     whole = [one for period in periods if _whole(period) for one in period]
     return RoundTable(

@@ -52,6 +52,12 @@ def test_bias_of_a_period_is_trained_over_launched_length() -> None:
     assert not second.whole
 
 
+def test_step_that_was_recorded_twice_counts_once_as_its_newest_record() -> None:
+    older = round_(3, "long", {10: 2}, {}, trained=99)
+    resumed = [*HISTORY[:4], step(3), older, step(2), *HISTORY[3:]]
+    assert round_table("r-1", resumed) == round_table("r-1", HISTORY)
+
+
 def run_of(tmp_path: Path, records: list[AnyRecord]) -> list[str]:
     """The options that show a run with this history."""
     folder = tmp_path / "runs" / "demo-20260101-000000-abcd"
