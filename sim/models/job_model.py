@@ -45,8 +45,8 @@ class JobModel:
 
     Args:
         shape: the model.
-        law: lengths of responses, in tokens of the model.
-        scorer: latency, prompts and faults of verifiers.
+        law: lengths of responses, in tokens of the model; `tails.TailedLaw` has some that run away.
+        scorer: latency, prompts and faults of verifiers, and how scores depend on lengths.
         passes: what the trainer computes for a sample.
         offload: the optimizer's moments are in host memory.
         token_scale: tokens of the model that one token of a message represents. The lengths in a job's
@@ -138,4 +138,6 @@ class JobModel:
     def problems(self, spec: WorkerSpec) -> Problems:
         """The problems of a job whose proxy starts such workers. Its engines must take the law's prompts."""
         seed = (spec.config or {}).get("seed", 0)
-        return Problems(seed if isinstance(seed, int) else 0, self.shape.vocabulary, self.scorer.prompt_rows)
+        law = self.scorer
+        number = seed if isinstance(seed, int) else 0
+        return Problems(number, self.shape.vocabulary, law.prompt_rows, law.halving_rows)

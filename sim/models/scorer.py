@@ -2,7 +2,8 @@
 
 Owns the port `gleaner.actors.reward.scoring.ScoringWorker` without a process. A problem's prompt is a
 function of (split, index), a score of the problem and the response's tokens: scoring again gives the same.
-Each problem has its own chance of a right answer, so groups differ in their rewards.
+Each problem has its own chance of a right answer, so groups differ in their rewards. The chance may fall with
+the length of the response, as long answers of real models are wrong more often.
 
 Faults, drawn for each item or ordered from outside: a worker that hangs (no answer until the deadline), one
 that crashes, one that sends false answers (no frame, or of the wrong kind, or with the wrong score). Or,
@@ -49,7 +50,7 @@ class ScorerLaw:
     """Seconds to start and to score (median and sigma of a log-normal), and chances of faults per item.
 
     The default latency is that of rule-based verifiers; a compiler takes a minute. prompt_rows: shortest and
-    longest prompt, in tokens of a message.
+    longest prompt, in tokens of a message. halving_rows: see `Problems`.
     """
 
     start_s: float = 1.0
@@ -57,6 +58,7 @@ class ScorerLaw:
     sigma: float = 0.5
     prompt_rows: tuple[int, int] = (16, 64)
     chances: tuple[tuple[Fault, float], ...] = ()
+    halving_rows: float = math.inf
 
 
 @dataclass(slots=True)
@@ -89,11 +91,18 @@ class ScorerFaults:
 
 @dataclass(frozen=True, slots=True)
 class Problems:
-    """Prompts and scores, by hash. `seed`: of the job; `vocabulary`: of the prompt's tokens."""
+    """Prompts and scores, by hash. `seed`: of the job; `vocabulary`: of the prompt's tokens. `halving_rows`:
+    tokens of a message with which a response loses half of its chance of being right; inf: its length does
+    not matter. Raises ValueError for one that is not positive."""
 
     seed: int
     vocabulary: int
     prompt_rows: tuple[int, int]
+    halving_rows: float = math.inf
+
+    def __post_init__(self) -> None:
+        if not self.halving_rows > 0:
+            raise ValueError(f"halving_rows: expected more than 0 tokens, got {self.halving_rows:g}")
 
     def prompt(self, split: str, index: int) -> list[int]:
         """The prompt of a problem."""
@@ -103,9 +112,10 @@ class Problems:
         return [int(token) for token in response(name, count, self.vocabulary)]
 
     def score(self, split: str, index: int, tokens: list[int]) -> float:
-        """1.0 with the problem's own chance, else 0.0; the same for the same tokens."""
+        """1.0 with the problem's own chance, less what the length takes from it, else 0.0; the same for the
+        same tokens."""
         name = f"{self.seed}/{split}/{index}".encode()
-        chance = _number(name + b"/chance") / 2**64
+        chance = _number(name + b"/chance") / 2**64 * 0.5 ** (len(tokens) / self.halving_rows)
         return float(_number(name + array("I", tokens).tobytes()) / 2**64 < chance)
 
 

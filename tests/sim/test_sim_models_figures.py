@@ -48,6 +48,9 @@ def test_unknown_names_are_refused_with_the_known_ones() -> None:
         ("qwen3-8b", 8.19),
         ("qwen3-14b", 14.77),
         ("qwen3-32b", 32.76),
+        ("qwen2_5-7b", 7.616),
+        ("qwen2_5-14b", 14.77),
+        ("qwen2_5-32b", 32.76),
     ],
 )
 def test_shapes_add_up_to_the_published_parameters(name: str, billions: float) -> None:

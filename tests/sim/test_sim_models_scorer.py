@@ -7,6 +7,8 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+import pytest
+
 from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict
@@ -55,6 +57,26 @@ def test_problems_differ_in_their_solve_rate() -> None:
     rates = [sum(PROBLEMS.score("train", index, [n]) for n in range(200)) / 200 for index in range(40)]
     assert min(rates) < 0.3
     assert max(rates) > 0.7
+
+
+def test_chance_of_a_right_answer_falls_with_the_length() -> None:
+    falling = Problems(seed=1, vocabulary=500, prompt_rows=(16, 64), halving_rows=100.0)
+    samples = [(index, n) for index in range(400) for n in range(8)]
+
+    def rate(problems: Problems, tokens: int) -> float:
+        scores = [problems.score("train", index, [n, *[7] * (tokens - 1)]) for index, n in samples]
+        return sum(scores) / len(scores)
+
+    error = 4.5 * 0.5 / len(samples) ** 0.5
+    for tokens in (1, 100, 300):
+        assert abs(rate(falling, tokens) - rate(PROBLEMS, tokens) * 0.5 ** (tokens / 100)) < 2 * error
+    for index, n in samples:  # a length takes from the chance and adds nothing
+        assert falling.score("train", index, [n, 7]) <= PROBLEMS.score("train", index, [n, 7])
+
+
+def test_length_that_halves_a_chance_must_be_positive() -> None:
+    with pytest.raises(ValueError, match="halving_rows: expected more than 0 tokens, got 0"):
+        Problems(seed=1, vocabulary=500, prompt_rows=(16, 64), halving_rows=0.0)
 
 
 def test_each_ordered_fault_costs_a_worker_not_the_item() -> None:
