@@ -59,9 +59,10 @@ class RoundTable(msgspec.Struct, frozen=True, kw_only=True):
     bias: float | None
 
 
-def round_table(run: str, records: Sequence[AnyRecord]) -> RoundTable:
+def round_table(run: str, records: Sequence[AnyRecord], *, all_trained: bool = False) -> RoundTable:
     """The rounds of a run, from its history: the newest record of each step. Empty for a job without
-    rounds."""
+    rounds. all_trained: a whole period trains every response that it launched (own seeds, no surplus
+    samples), so nothing is estimated: its bias is 1."""
     steps = {one.step: one for one in records if isinstance(one, Step)}
     newest = {one.step: one for one in records if isinstance(one, Round)}
     rounds = [newest[step] for step in sorted(newest.keys() & steps.keys())]
@@ -70,8 +71,8 @@ def round_table(run: str, records: Sequence[AnyRecord]) -> RoundTable:
     return RoundTable(
         run=run,
         rounds=[_row(one, steps[one.step]) for one in rounds],
-        periods=[_period(period, steps) for period in periods],
-        bias=_bias(whole),
+        periods=[_period(period, steps, all_trained=all_trained) for period in periods],
+        bias=_bias(whole, all_trained=all_trained),
     )
 
 
@@ -106,7 +107,7 @@ def _row(one: Round, step: Step) -> RoundRow:
     )
 
 
-def _period(rounds: Sequence[Round], steps: dict[int, Step]) -> PeriodRow:
+def _period(rounds: Sequence[Round], steps: dict[int, Step], *, all_trained: bool) -> PeriodRow:
     own = [steps[one.step] for one in rounds]
     rewards = [step.reward for step in own if step.reward is not None]
     return PeriodRow(
@@ -117,16 +118,16 @@ def _period(rounds: Sequence[Round], steps: dict[int, Step]) -> PeriodRow:
         step_s=sum(step.step_s for step in own) / len(own),
         reward=sum(rewards) / len(rewards) if rewards else None,
         trained_length=_trained(rounds),
-        launched_length=_launched(rounds),
-        bias=_bias(rounds),
+        launched_length=_launched(rounds, all_trained=all_trained),
+        bias=_bias(rounds, all_trained=all_trained),
         oldest_age=max(one.oldest_age for one in rounds),
         aborted_tokens=sum(one.aborted_tokens for one in rounds),
         whole=_whole(rounds),
     )
 
 
-def _bias(rounds: Sequence[Round]) -> float | None:
-    trained, launched = _trained(rounds), _launched(rounds)
+def _bias(rounds: Sequence[Round], *, all_trained: bool) -> float | None:
+    trained, launched = _trained(rounds), _launched(rounds, all_trained=all_trained)
     return trained / launched if trained is not None and launched else None
 
 
@@ -136,8 +137,11 @@ def _trained(rounds: Sequence[Round]) -> float | None:
     return tokens / responses if responses else None
 
 
-def _launched(rounds: Sequence[Round]) -> float | None:
-    """Every draw counts once: in its first launch, in a short round. Without one, all rounds count."""
+def _launched(rounds: Sequence[Round], *, all_trained: bool) -> float | None:
+    """Every draw counts once: in its first launch, in a short round. Without one, all rounds count. Where all
+    of them are trained their lengths are known as soon as the period is whole."""
+    if all_trained:
+        return _trained(rounds) if rounds and _whole(rounds) else None
     short = [one for one in rounds if one.round == "short"] or list(rounds)
     ended = list(chain.from_iterable(one.ended for one in short))
     aborted = list(chain.from_iterable(one.aborted for one in short))

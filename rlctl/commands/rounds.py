@@ -6,6 +6,7 @@ import msgspec
 from rich.table import Table
 
 from gleaner.actors.training.history import HistoryError, read_history
+from gleaner.configs.load import ConfigError
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
@@ -24,7 +25,9 @@ the mean step, reward and response length, and the bias.
 
 The bias is the mean length of the responses that were trained on, over the mean length of those that were
 launched. 1 means that long responses count as much as in a job without rounds; below 1 they are trained less
-often than the policy makes them. Works while the run goes on."""
+often than the policy makes them. With own seeds and no surplus samples a whole period trains all that it
+launched, and the bias is 1. Otherwise the lengths of aborted responses are estimated; where nothing beyond
+the edge ended, that is a lower bound, and the bias is too high. Works while the run goes on."""
 
 _EXAMPLES = """\
   rlctl rounds                           the newest run
@@ -47,8 +50,11 @@ def rounds(args: argparse.Namespace) -> int:
     if not run.history.exists():
         raise nothing(f"{run.id} has no history yet: it never began to train")
     try:
-        found = round_table(run.id, read_history(run.history))
-    except HistoryError as problem:
+        config = run.config()
+        come_again = config.rounds.seeds == "own" and config.engine.kind == "builtin"
+        all_trained = come_again and config.rounds.samples_factor == 1
+        found = round_table(run.id, read_history(run.history), all_trained=all_trained)
+    except (HistoryError, ConfigError) as problem:
         raise failed(str(problem)) from problem
     if not found.rounds:
         raise nothing(f"{run.id} has no rounds: none has ended yet, or its setting rounds.mode is off")

@@ -58,6 +58,12 @@ def test_step_that_was_recorded_twice_counts_once_as_its_newest_record() -> None
     assert round_table("r-1", resumed) == round_table("r-1", HISTORY)
 
 
+def test_bias_is_one_for_a_whole_period_that_trains_all_it_launched() -> None:
+    table = round_table("r-1", HISTORY, all_trained=True)
+    assert [one.bias for one in table.periods] == [1.0, None]
+    assert table.bias == 1.0
+
+
 def run_of(tmp_path: Path, records: list[AnyRecord]) -> list[str]:
     """The options that show a run with this history."""
     folder = tmp_path / "runs" / "demo-20260101-000000-abcd"
