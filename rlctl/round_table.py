@@ -14,7 +14,8 @@ from gleaner.actors.training.records import AnyRecord, Round, Step
 
 class RoundRow(msgspec.Struct, frozen=True, kw_only=True):
     """The round of a step. launched, deferred: groups; queued: draws in the queue behind it; edge: tokens of
-    the longest response that counts, longest: of any; aborted_tokens: made and thrown away."""
+    the longest response that counts, longest: of any; aborted_tokens: made and thrown away, of
+    responses that had ended too."""
 
     step: int
     round: str

@@ -87,7 +87,7 @@ class GroupFatesAre(Message, frozen=True):
     order. `again`: samples that were generated again alone. For each of `finished` and `cut_off` the number
     of responses by their tokens, as pairs: those that ended, and those that were aborted. edge: tokens of the
     longest response of the groups that count. trained: sum of the tokens of these groups, and their
-    responses."""
+    responses. surplus_tokens: of the responses that are surplus, those that ended included."""
 
     kept: list[int]
     dropped: list[int]
@@ -97,6 +97,7 @@ class GroupFatesAre(Message, frozen=True):
     cut_off: list[tuple[int, int]] = []
     edge: int = 0
     trained: tuple[int, int] = (0, 0)
+    surplus_tokens: int = 0
 
 
 class HoldBack(Message, frozen=True):

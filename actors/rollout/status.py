@@ -73,6 +73,7 @@ def fates_of(batch: Batch) -> GroupFatesAre:
         cut_off=sorted(cut_off.items()),
         edge=max(trained, default=0),
         trained=(sum(trained), len(trained)),
+        surplus_tokens=sum(len(log) for log in batch.requests() if log.dropped == SURPLUS),
     )
 
 

@@ -19,7 +19,7 @@ class RoundEnd:
     groups. queued: draws in the queue behind it; oldest_age: steps since the first launch of the oldest of
     them. edge: tokens of the longest response that counts, longest: of any. ended, aborted: tokens and number
     of the launched responses. trained_tokens, trained_responses: of the groups that count. aborted_tokens:
-    made and thrown away."""
+    of surplus groups and samples, those that had ended included."""
 
     round: str
     launched: int
@@ -55,7 +55,7 @@ def round_end(draws: RoundDraws, step: int, fates: GroupFatesAre) -> RoundEnd:
         longest=max(lengths, default=0),
         ended=joined(fates.finished),
         aborted=joined(fates.cut_off),
-        aborted_tokens=total(fates.cut_off)[0],
+        aborted_tokens=fates.surplus_tokens,
         trained_tokens=fates.trained[0],
         trained_responses=fates.trained[1],
     )

@@ -3,6 +3,7 @@
 import random
 import zlib
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import structs
@@ -20,6 +21,10 @@ from gleaner.actors.rollout.state.events import (
 )
 from gleaner.actors.rollout.state.group_events import closings_of, decision_of, due_aborts, events_of
 from gleaner.actors.rollout.state.state import RolloutState
+from gleaner.actors.rollout.status import fates_of
+from gleaner.actors.training.round_draws import RoundDraws
+from gleaner.actors.training.round_end import round_end
+from gleaner.actors.training.rounds import RoundRule
 from gleaner.supervisor.message import decode_body, encode_body, kind_of
 
 WANTED, COUNTED, LAUNCHED, SAMPLES = 2, 2, 4, 3
@@ -203,3 +208,16 @@ def test_snapshot_keeps_closed_groups_whose_samples_all_count() -> None:
     rebuilt.apply(world.state.snapshot())
     assert rebuilt.log.batches["step-1"].fates.closed == {1: tuple(range(SAMPLES))}
     assert rebuilt.snapshot() == world.state.snapshot()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_aborted_tokens_of_a_round_are_all_that_were_made_and_thrown_away(seed: int) -> None:
+    world = lived(seed, 40, drop_uniform=False)
+    world.finish()
+    draws = RoundDraws(7, RoundRule(WANTED, COUNTED, LAUNCHED, SAMPLES, steps=9))
+    fates = fates_of(world.state.log.batches["step-1"])
+    lost = sum(len(log) for log in world.state.log.batches["step-1"].past if log.dropped == "lost")
+    launched = sum(len(log) for log in world.state.log.batches["step-1"].requests())
+    made = round_end(draws, 1, fates).aborted_tokens
+    assert made == launched - lost - fates.trained[0]
+    assert 0 < made <= world.state.counters.tokens_wasted["aborted"]
