@@ -56,7 +56,7 @@ class SelectedByScores(Check):
     def _journaled(self, message: object) -> Iterator[str]:
         match message:
             case BatchSubmitted():
-                selects = self._wanted.selects and self._wanted.rounds is None  # else see `races`
+                selects = self._wanted.selects and not message.race  # of races see `races`
                 if selects and step_of(message.batch) is not None:
                     self._fates.setdefault(message.batch, _Fates(len(message.prompts)))
             case BatchReleased():

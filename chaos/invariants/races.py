@@ -27,12 +27,13 @@ from gleaner.chaos.invariants.truth import Truth, score_of
 @dataclass(slots=True)
 class _Race:
     """An open race. wanted, counted: groups, and samples of each, that count; launched: groups at its begin;
-    total: groups so far."""
+    total: groups so far; droppable: uniform groups that are dropped, 0 where they count."""
 
     wanted: int
     counted: int
     by_tokens: bool
     launched: int
+    droppable: int
     total: int
     kept: set[int] = field(default_factory=set)
     uniform: set[int] = field(default_factory=set)
@@ -77,7 +78,10 @@ class ShortestCount(Check):
                 samples = message.counted or len(message.prompts[0].seeds)
                 by_tokens = message.race == "tokens"
                 launched = len(message.prompts)
-                self._races[message.batch] = _Race(message.wanted, samples, by_tokens, launched, launched)
+                droppable = message.most - message.wanted if message.drop_uniform else 0
+                self._races[message.batch] = _Race(
+                    message.wanted, samples, by_tokens, launched, droppable, launched
+                )
             case BatchReleased():
                 self._races.pop(message.batch, None)
             case GroupsAdded() if message.batch in self._races:
@@ -113,16 +117,41 @@ class ShortestCount(Check):
             ahead = self._ahead(event.batch, group, race)
             if race.by_tokens and len(ahead) >= race.wanted:
                 yield f"group {group} of {event.batch} counts, and groups {ahead} are shorter"
+            if race.droppable:
+                yield from self._kept_uniform(event.batch, group, race)
         if len(race.kept) > race.wanted:
             yield f"{len(race.kept)} groups of {event.batch} count, {race.wanted} are wanted"
+
+    def _kept_uniform(self, batch: str, group: int, race: _Race) -> Iterator[str]:
+        """What is wrong with a group that counts where uniform ones are dropped."""
+        scores = self._scores(batch, group)
+        if scores is None:
+            yield f"group {group} of {batch} counts, and not all of its samples have their verdicts"
+        elif uniform(scores):
+            before = [one for one in range(group) if one in race.uniform or self._is_uniform(batch, one)]
+            if len(before) < race.droppable:
+                yield (
+                    f"group {group} of {batch} counts, its scores are equal ({scores}), and {len(before)} "
+                    f"groups before it had equal ones, {race.droppable} are dropped"
+                )
+
+    def _is_uniform(self, batch: str, group: int) -> bool:
+        scores = self._scores(batch, group)
+        return scores is not None and uniform(scores)
+
+    def _scores(self, batch: str, group: int) -> list[float | None] | None:
+        """The true scores of the samples of a group that count; None while one has no verdict."""
+        requests = self._shadow.group(batch, group)
+        if not requests or not all(one.judged for one in requests):
+            return None
+        return [score_of(self._truth, one) for one in requests]
 
     def _dropped(self, event: GroupsDropped, race: _Race) -> Iterator[str]:
         for group in event.groups:
             if event.why != "surplus":
                 race.uniform.add(group)
-                requests = self._shadow.group(event.batch, group)
-                scores = [score_of(self._truth, one) for one in requests]
-                if requests and not uniform(scores):
+                scores = self._scores(event.batch, group)
+                if scores is None or not uniform(scores):
                     yield f"group {group} of {event.batch} was dropped as uniform, its scores are {scores}"
             elif race.by_tokens and len(self._ahead(event.batch, group, race)) < race.wanted:
                 yield f"group {group} of {event.batch} is surplus, and fewer than {race.wanted} are shorter"
