@@ -60,7 +60,7 @@ class PlansSurvive(Check):
                 f"{known.t_seed_s:.3f} to {now.t_seed_s:.3f} s, N_prem from {known.n_prem} to {now.n_prem}"
             )
         else:
-            yield from _forgotten(known, now)
+            yield from _forgotten_of_kinds(known, now) if known.kinds or now.kinds else _forgotten(known, now)
 
     def _answered(self, plan: Plan) -> Iterator[str]:
         kept = self._kept.seeding
@@ -75,30 +75,27 @@ class PlansSurvive(Check):
             )
 
 
-def _forgotten(known: SeedingState, now: SeedingState) -> Iterator[str]:
-    """What is lost; in a job with rounds, of each kind."""
-    if not now.kinds:
-        yield from _lost(known, now, "a step")
-        return
+def _forgotten_of_kinds(known: SeedingState, now: SeedingState) -> Iterator[str]:
+    """In a job with rounds every kind has its own values; those of the state itself are of the next kind."""
     for kind, before in known.kinds.items():
-        after = now.kinds.get(kind)
-        if after is None:
-            yield f"all that was learnt of {kind} rounds was forgotten"
+        if kind not in now.kinds:
+            yield f"what was learnt of {kind} rounds was forgotten"
         else:
-            yield from _lost(before, after, f"a {kind} round")
+            for text in _forgotten(before, now.kinds[kind]):
+                yield f"{kind} rounds: {text}"
 
 
-def _lost(known: SeedingState | KindState, now: SeedingState | KindState, what: str) -> Iterator[str]:
+def _forgotten(known: SeedingState | KindState, now: SeedingState | KindState) -> Iterator[str]:
     lost = known.memory.keys() - now.memory.keys()
     if lost and len(known.memory) < MAX_MEMORY:
         yield f"the best windows of {sorted(lost)} instances were forgotten"
     if known.learnt is not None and known.learnt.lengths:
         if now.learnt is None or not now.learnt.lengths:
-            yield f"the learnt model of {what} was forgotten"
+            yield "the learnt model of a step was forgotten"
         elif len(now.learnt.lengths) < len(known.learnt.lengths) or (
             known.learnt.lengths[-1] not in now.learnt.lengths[-2:]
         ):
             yield (
-                f"the model of {what} was learnt anew: it has {len(now.learnt.lengths)} steps, and had "
+                f"the model of a step was learnt anew: it has {len(now.learnt.lengths)} steps, and had "
                 f"{len(known.learnt.lengths)}"
             )

@@ -7,7 +7,7 @@ import pytest
 
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
-from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.names import BALANCER, CONTROLLER, MANAGER, SCHEDULER, TRAINER
 from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
@@ -472,6 +472,44 @@ def test_plan_that_goes_on_from_the_one_before_passes() -> None:
 )
 def test_plan_that_forgets_is_found(after: Fact, text: str) -> None:
     found = judged(planned(1.0, 2, PLANNED), after, check="plans survive")
+    assert any(text in one for one in found), found
+
+
+def of_kinds(**learnt: StepStatistics) -> SeedingState:
+    """The state of a job with rounds, ahead of a round of the first of these kinds."""
+    kinds = {kind: KindState(t_seed_s=2.0, memory={2: 2.0}, learnt=values) for kind, values in learnt.items()}
+    return SeedingState(t_seed_s=2.0, n_prem=2, learnt=next(iter(learnt.values())), kinds=kinds)
+
+
+SHORT = StepStatistics(lengths=[[[3, 4]], [[5, 6]]])
+LONG = StepStatistics(lengths=[[[70, 80]]])
+
+
+def test_plan_of_a_round_of_another_kind_forgets_nothing() -> None:
+    story = [
+        planned(1.0, 2, of_kinds(short=LEARNT)),
+        planned(2.0, 3, of_kinds(short=SHORT)),
+        planned(3.0, 4, of_kinds(long=LONG, short=SHORT)),
+        planned(4.0, 5, of_kinds(short=SHORT, long=LONG)),
+    ]
+    assert judged(*story, check="plans survive") == []
+
+
+@pytest.mark.parametrize(
+    ("after", "text"),
+    [
+        (of_kinds(long=LONG), "what was learnt of short rounds was forgotten"),
+        (of_kinds(long=LONG, short=LONG), "short rounds: the model of a step was learnt anew"),
+        (
+            of_kinds(long=StepStatistics(), short=SHORT),
+            "long rounds: the learnt model of a step was forgotten",
+        ),
+        (PLANNED, "what was learnt of long rounds was forgotten"),
+    ],
+)
+def test_plan_that_forgets_a_kind_of_round_is_found(after: SeedingState, text: str) -> None:
+    before = of_kinds(short=SHORT, long=LONG)
+    found = judged(planned(1.0, 2, before), planned(2.0, 3, after), check="plans survive")
     assert any(text in one for one in found), found
 
 
