@@ -52,8 +52,8 @@ def rounds(args: argparse.Namespace) -> int:
     try:
         config = run.config()
         come_again = config.rounds.seeds == "own" and config.engine.kind == "builtin"
-        all_trained = come_again and config.rounds.samples_factor == 1
-        found = round_table(run.id, read_history(run.history), all_trained=all_trained)
+        whole = config.rounds.samples_factor == 1 and not config.rollout.drop_uniform
+        found = round_table(run.id, read_history(run.history), all_trained=come_again and whole)
     except (HistoryError, ConfigError) as problem:
         raise failed(str(problem)) from problem
     if not found.rounds:
