@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from gleaner.actors.training.records import AnyRecord, Sample, Step
+from gleaner.actors.training.records import AnyRecord, Round, Sample, Step
 from gleaner.configs.schema import Config
 from gleaner.rlctl.cost_account import Account, account_of
 from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
@@ -77,6 +77,16 @@ def _scaled(record: AnyRecord, scale: int) -> AnyRecord:
             )
         case Step():
             return msgspec.structs.replace(record, tokens=record.tokens * scale)
+        case Round():
+            return msgspec.structs.replace(
+                record,
+                edge=record.edge * scale,
+                longest=record.longest * scale,
+                ended=tuple((tokens * scale, count) for tokens, count in record.ended),
+                aborted=tuple((tokens * scale, count) for tokens, count in record.aborted),
+                aborted_tokens=record.aborted_tokens * scale,
+                trained_tokens=record.trained_tokens * scale,
+            )
         case _:
             return record
 

@@ -1,6 +1,7 @@
-"""Simulates RLBoost's experiments.
+"""Simulates RLBoost's experiments, and RollPacker's tail batching.
 
-Usage: `python -m bench.evaluation --traces DIR [--record | --fidelity] [--seeds N]`.
+Usage: `python -m bench.evaluation --traces DIR [--record | --fidelity] [--seeds N]`, or
+`python -m bench.evaluation --paper rollpacker [--write-docs]`.
 """
 
 import argparse
@@ -14,6 +15,10 @@ from rich.table import Table
 from bench.evaluation import cells, fidelity, grid, page, plots
 from bench.evaluation.cells import Cell
 from bench.evaluation.claims import Results, all_claims
+from bench.evaluation.rollpacker import grid as rounds_grid
+from bench.evaluation.rollpacker import page as rounds_page
+from bench.evaluation.rollpacker import plot as rounds_plot
+from bench.evaluation.rollpacker.periods import Found
 from bench.evaluation.runner import run
 from bench.evaluation.setups import HARDER, MODELS, VARIANTS, Around
 from bench.evaluation.simulated import ROOT, CellResult
@@ -22,11 +27,18 @@ from bench.page_sections import put
 
 FOLDER = ROOT / ".bench" / "evaluation"
 PAGE = ROOT / "docs" / "evaluation.md"
+ROUNDS_PAGE = ROOT / "docs" / "evaluation_rounds.md"
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(prog="python -m bench.evaluation", description=__doc__)
+    parser.add_argument(
+        "--paper",
+        choices=["rlboost", "rollpacker"],
+        default="rlboost",
+        help="whose (rlboost); rollpacker: every cell of docs/evaluation_rounds.md, without a trace",
+    )
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of rlboost_like_seg{A,B,C}.csv")
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *HARDER], default=list(MODELS))
     parser.add_argument("--segments", nargs="*", choices=cells.SEGMENTS, default=list(cells.SEGMENTS))
@@ -48,7 +60,9 @@ def main() -> None:
         "--fidelity", action="store_true", help="the cells of the page's section on the paper's whole policy"
     )
     parser.add_argument(
-        "--write-docs", action="store_true", help="with --record or --fidelity: write the page's tables"
+        "--write-docs",
+        action="store_true",
+        help="with --record, --fidelity or --paper rollpacker: write the page's tables",
     )
     parser.add_argument(
         "--reprint", action="store_true", help="write the page's comparison from docs/evaluation.json; no run"
@@ -67,6 +81,8 @@ def main() -> None:
     extra = tuple(
         (text.partition(":")[0], tuple(text.partition(":")[2].split(","))) for text in arguments.variant
     )
+    if arguments.paper == "rollpacker" and (arguments.traces or arguments.record or arguments.fidelity):
+        parser.error("--paper rollpacker: expected none of --traces, --record and --fidelity beside it")
     around = Around(arguments.traces, extra)
     seeds = range(1, arguments.seeds + 1)
     variants = [*arguments.variants, *(name for name, _ in extra)]
@@ -81,25 +97,38 @@ def main() -> None:
         show = show or len(found) < len(wanted)  # a Ctrl-C: run nothing more
         return found
 
-    if arguments.record:
+    if arguments.paper == "rollpacker":
+        results = rounds_grid.record(do, rounds_grid.SEEDS[: arguments.seeds])
+        _finish_rounds(results, arguments.write_docs)
+    elif arguments.record:
         results = grid.record(do, cells.SEEDS[: arguments.seeds])
     elif arguments.fidelity:
         results = fidelity.record(do)
     else:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])
-    console.print(table(results))
+    if arguments.paper == "rlboost":
+        console.print(table(results))
     if arguments.record and arguments.write_docs:
-        found = Results(results)
-        claims = all_claims(found)
-        plots.write_all(found, claims, ROOT / "docs" / "images")
-        page.write(PAGE, found, claims)
+        all_of = Results(results)
+        claims = all_claims(all_of)
+        plots.write_all(all_of, claims, ROOT / "docs" / "images")
+        page.write(PAGE, all_of, claims)
     if arguments.fidelity and arguments.write_docs:
         put(PAGE, "fidelity", fidelity.text(Results(results)))
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)
     sys.exit(1 if bad else 0)
+
+
+def _finish_rounds(results: Sequence[CellResult], write_docs: bool) -> None:
+    """Print the tables, and write them into their page."""
+    found = Found(results)
+    print(rounds_page.gains_text(found), rounds_page.ablations_text(found), sep="\n\n")
+    if write_docs:
+        rounds_plot.write(found, ROOT / "docs" / "images" / "evaluation_rounds.png")
+        rounds_page.write(ROUNDS_PAGE, found)
 
 
 def table(results: Sequence[CellResult]) -> Table:

@@ -30,12 +30,13 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
             availability), `static` (exactly `hosts` preemptible hosts), `chosen` (at most `hosts`; the
             controller of seeding chooses the number), or one of the scenarios of `scenarios`: `wave`, `kill`,
             `join`, `restart`.
-        model: a name of `setups.MODELS`. segment: of SEGMENTS, for that kind.
+        model: a name of `setups.MODELS` or `rollpacker.setups.MODELS`. segment: of SEGMENTS, for that kind.
         seed: of lengths, problems, network and boot times.
         variant: a name of `setups.VARIANTS`; "gleaner" is the product as it is.
         hosts: for `static`. limit: longest response in tokens, 0 for the paper's. token_scale: 0 for the
             model's. at_s: of a scenario, the moment from the first step's start on; 0: no event.
         steps: how many; 0: as many as a segment takes.
+        hard: of RollPacker's models, percent of prompts that are hard; None: as assumed.
     """
 
     kind: str
@@ -48,6 +49,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
     token_scale: int = 0
     at_s: float = 0.0
     steps: int = 0
+    hard: int | None = None
 
     @property
     def name(self) -> str:
@@ -58,6 +60,7 @@ class Cell(msgspec.Struct, frozen=True, kw_only=True):
         parts += [f"scale{self.token_scale}"] * bool(self.token_scale)
         parts += [f"at{self.at_s:g}"] * bool(self.at_s)
         parts += [f"steps{self.steps}"] * bool(self.steps)
+        parts += [f"hard{self.hard}"] * (self.hard is not None)
         return "_".join([*parts, f"seed{self.seed}"])
 
 

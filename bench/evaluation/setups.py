@@ -12,6 +12,7 @@ import msgspec
 
 from bench.evaluation import scenarios, segments
 from bench.evaluation.cells import Cell
+from bench.evaluation.rollpacker import setups as rollpacker
 from gleaner.configs.load import load
 from gleaner.configs.trace import Trace
 from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
@@ -87,6 +88,7 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "no-continuous-lb": ("rollout.continuous_lb=false",),
     "recompute": ("ablation.recompute=true",),
     "synchronous": ("ablation.synchronous_weights=true",),
+    "rounds": ("rounds.mode=tail",),
     "static": ("ablation.every_instance=true",),
     "disaggregated": (
         "ablation.every_instance=true",
@@ -113,6 +115,8 @@ class Around:
 
 def setting(cell: Cell, around: Around) -> RunSetup:
     """The setting of a cell. Raises TraceError where a segment cannot be read."""
+    if cell.model in rollpacker.MODELS:
+        return rollpacker.setting(cell)
     model = {**MODELS, **HARDER}[cell.model]
     scale = cell.token_scale or model.scale
     nodes = cell.hosts if cell.kind == "colocated" and cell.hosts else model.hosts

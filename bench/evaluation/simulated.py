@@ -17,6 +17,7 @@ from bench.evaluation.setups import Around, setting
 from gleaner.actors.training.records import AnyRecord, Step
 from gleaner.configs.load import dump
 from gleaner.rlctl.report.model import PREEMPTIBLE, Story, story_of
+from gleaner.rlctl.round_table import PeriodRow, RoundRow, round_table
 from gleaner.rlctl.what_if import begin_of, in_model_tokens
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.run_setup import RunSetup
@@ -27,12 +28,12 @@ LONG_S = {"segment": SEGMENT_S, "wave": scenarios.WAVE_S + scenarios.WAVE_EVERY_
 """From the first step's start, for cells without a number of steps: until a step ends that late."""
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("transport", "supervisor", "configs", "actors", "nodeagent", "sim")
-"""Packages that run in a simulated cluster, beside the two modules of this folder that define the run."""
+"""Packages that run in a simulated cluster, beside the modules of this folder that define the run."""
 
 
 class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     """One step; seconds from the first step's start, tokens of the model. hosts: preemptible ones that were
-    up in it, the mean over its time; t_seed_s, n_prem: chosen for the next one."""
+    up in it, the mean over its time; t_seed_s, n_prem: chosen for the next one. reward: mean of `samples`."""
 
     step: int
     begin_s: float
@@ -45,6 +46,8 @@ class StepLine(msgspec.Struct, frozen=True, kw_only=True):
     t_seed_s: float
     n_prem: int
     hosts: float
+    samples: int = 0
+    reward: float | None = None
 
 
 class Look(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -58,7 +61,7 @@ class Look(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
 
 class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     """Result of a cell. ended: "done", or "cut" where the segment was over; anything else is a failure.
-    migrations: dispatches of a request after its first one."""
+    migrations: dispatches of a request after its first one. rounds, periods: of a job with rounds."""
 
     cell: Cell
     settings: str
@@ -72,6 +75,8 @@ class CellResult(msgspec.Struct, frozen=True, kw_only=True):
     killed: int
     steps: list[StepLine]
     looks: list[Look]
+    rounds: list[RoundRow] = []
+    periods: list[PeriodRow] = []
 
     @property
     def ok(self) -> bool:
@@ -112,6 +117,7 @@ def code_hash() -> str:
     files += [
         Path(__file__),
         *(Path(__file__).with_name(f"{room}.py") for room in ("setups", "scenarios", "segments")),
+        Path(__file__).parent / "rollpacker" / "setups.py",
     ]
     for file in sorted(files):
         digest.update(str(file.relative_to(ROOT)).encode() + b"\0" + file.read_bytes())
@@ -130,7 +136,8 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
         over = cluster.advance(cluster.loop.now_s + PIECE_S)
         cut = not cell.steps and lasted(cluster.history) >= LONG_S[cell.kind]
     outcome = cluster.finish(stopped=not over)
-    story = story_of(in_model_tokens(outcome.history, made.job_model.token_scale))
+    records = in_model_tokens(outcome.history, made.job_model.token_scale)
+    story, rounds = story_of(records), round_table(cell.name, records)
     return CellResult(
         cell=cell,
         settings=settings,
@@ -144,6 +151,8 @@ def simulate(cell: Cell, around: Around, code: str) -> CellResult:
         killed=sum(node.event == "killed" and node.role == PREEMPTIBLE for node in story.nodes),
         steps=_lines(story),
         looks=_looks(story),
+        rounds=rounds.rounds,
+        periods=rounds.periods,
     )
 
 
@@ -168,6 +177,8 @@ def _lines(story: Story) -> list[StepLine]:
             t_seed_s=step.t_seed_s,
             n_prem=step.n_prem,
             hosts=_hosts(story, step.t_s - step.step_s, step.t_s),
+            samples=step.samples,
+            reward=step.reward,
         )
         for step in story.steps
     ]

@@ -1,0 +1,217 @@
+"""The page on rounds: arithmetic of a period beside plain steps, the cells' settings, and one tiny job."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from bench.evaluation.cells import Cell
+from bench.evaluation.rollpacker import grid, page, setups
+from bench.evaluation.rollpacker.periods import Found, mean_reward, shares, whole_steps
+from bench.evaluation.setups import Around, setting
+from bench.evaluation.simulated import CellResult, StepLine, settings_hash, simulate
+from gleaner.actors.training.rounds import RoundRule, period_steps
+from gleaner.rlctl.round_table import PeriodRow, RoundRow
+from gleaner.sim.models.tails import TailedLaw
+
+AROUND = Around()
+PLAIN = Cell(kind="colocated", model="14b-16k", variant="off", seed=1, steps=3)
+TAIL = Cell(kind="colocated", model="14b-16k", variant="tail", seed=1, steps=3)
+
+
+def step(number: int, step_s: float, rollout_s: float, tokens: int, reward: float) -> StepLine:
+    return StepLine(
+        step=number,
+        begin_s=0.0,
+        step_s=step_s,
+        seeding_s=rollout_s,
+        waiting_s=0.0,
+        training_s=step_s - rollout_s,
+        weights_s=0.0,
+        tokens=tokens,
+        t_seed_s=0.0,
+        n_prem=0,
+        hosts=0.0,
+        samples=10,
+        reward=reward,
+    )
+
+
+def made(cell: Cell, steps: list[StepLine], kinds: str = "", aborted: int = 0) -> CellResult:
+    """As if a cell had been run; kinds: "s" or "l" for each step; the last long round ends the one period."""
+    names = ["short" if kind == "s" else "long" for kind in kinds]
+    last = kinds.rfind("l") + 1
+    rounds = [
+        RoundRow(
+            step=number,
+            round=name,
+            launched=12,
+            counted=10,
+            over=0,
+            deferred=2 if name == "short" else 0,
+            queued=0,
+            edge=5,
+            longest=9,
+            step_s=1.0,
+            aborted_tokens=aborted if name == "short" else 0,
+            reward=None,
+        )
+        for number, name in enumerate(names, 1)
+    ]
+    period = PeriodRow(
+        first=1,
+        last=last,
+        short=kinds[:last].count("s"),
+        long=1,
+        step_s=1.0,
+        reward=None,
+        trained_length=1.0,
+        launched_length=1.0,
+        bias=1.2,
+        oldest_age=2,
+        aborted_tokens=0,
+        whole=True,
+    )
+    return CellResult(
+        cell=cell,
+        settings="",
+        code="",
+        ended="done",
+        reason="",
+        cpu_s=60.0,
+        virtual_s=3600.0,
+        trace_hash="",
+        migrations=0,
+        killed=0,
+        steps=steps,
+        looks=[],
+        rounds=rounds,
+        periods=[period] if last else [],
+    )
+
+
+PLAIN_STEPS = [
+    step(1, 100.0, 80.0, 900, 0.5),
+    step(2, 100.0, 60.0, 900, 0.5),
+    step(3, 100.0, 70.0, 1200, 0.2),
+]
+TAIL_STEPS = [step(1, 40.0, 35.0, 500, 0.6), step(2, 40.0, 35.0, 500, 0.6), step(3, 120.0, 105.0, 2000, 0.0)]
+
+
+def test_period_is_compared_with_as_many_plain_steps() -> None:
+    found = shares(made(TAIL, TAIL_STEPS, "ssl", aborted=500), made(PLAIN, PLAIN_STEPS))
+    assert found.steps == 3
+    assert found.gain == pytest.approx(100 / (200 / 3))
+    assert (found.short, found.long) == (pytest.approx(0.5), pytest.approx(1.5))
+    assert found.aborted == pytest.approx(1000 / 4000)
+    assert found.length == pytest.approx(1.0)
+    assert found.reward == pytest.approx(0.4 - 0.4)
+    assert found.shown == 1.2
+    assert found.periods == ((2, 1),)
+
+
+def test_steps_after_the_last_long_round_are_left_out() -> None:
+    tail = made(TAIL, [*TAIL_STEPS[:2], step(3, 500.0, 500.0, 1, 0.0)], "sls")
+    assert [one.step for one in whole_steps(tail)] == [1, 2]
+    found = shares(tail, made(PLAIN, PLAIN_STEPS))
+    assert found.gain == pytest.approx(100 / 40)
+    assert found.length == pytest.approx(1000 / 1800)
+    assert found.reward == pytest.approx(0.1)
+
+
+def test_job_that_defers_nothing_counts_with_all_its_steps() -> None:
+    thrown = made(TAIL, TAIL_STEPS, "sss")
+    thrown = msgspec.structs.replace(
+        thrown, rounds=[msgspec.structs.replace(one, deferred=0) for one in thrown.rounds]
+    )
+    found = shares(thrown, made(PLAIN, PLAIN_STEPS))
+    assert (found.steps, found.long, found.shown, found.periods) == (3, None, None, ())
+
+
+def test_period_without_as_many_plain_steps_is_refused() -> None:
+    with pytest.raises(ValueError, match="3 steps of whole periods and 2 plain ones"):
+        shares(made(TAIL, TAIL_STEPS, "ssl"), made(PLAIN, PLAIN_STEPS[:2]))
+    with pytest.raises(ValueError, match="0 steps of whole periods"):
+        shares(made(TAIL, TAIL_STEPS, "sss"), made(PLAIN, PLAIN_STEPS))
+
+
+def test_reward_is_the_mean_over_responses() -> None:
+    few = msgspec.structs.replace(step(1, 1.0, 1.0, 10, 1.0), samples=1)
+    assert mean_reward([few, step(2, 1.0, 1.0, 10, 0.0)]) == pytest.approx(1 / 11)
+
+
+def test_page_has_what_was_run_and_counts_what_was_not(tmp_path: Path) -> None:
+    plain = grid.alone(grid.LARGE, "off", 1, grid.STEPS)
+    tail = grid.alone(grid.LARGE, "tail", 1, grid.STEPS)
+    found = Found([made(plain, PLAIN_STEPS), made(tail, TAIL_STEPS, "ssl", aborted=500)])
+    file = tmp_path / "page.md"
+    page.write(file, found)
+    text = file.read_text()
+    assert "| 14B, 16,384, 32 (TP 2) | 3, 1 | 1.48 x | 1.50 x | - | 70% (76%) | 0.50 | 1.50 |" in text
+    assert "| 1.25 | 4 + 1 | 2 + 1 | 1, 1 | 1.50 x |" in text
+    assert "| 5 % (assumed elsewhere) | 3, 1 | 1.50 x |" in text
+    wanted = {cell for seed in grid.SEEDS for cell in grid.cells(seed)}
+    assert f"2 cells, 2 simulated hours, 2 minutes of one core's time. {len(wanted) - 2} cells" in text
+    assert "7B" not in text
+    assert text.count(": begin -->") == text.count(": end -->") == 6
+
+
+def test_spread_names_the_range_only_where_it_is_seen() -> None:
+    assert page.spread([1.0, 1.001], ".2f", " x") == "1.00 x"
+    assert page.spread([1.0, 2.0, None], ".1f") == "1.5 (1.0 to 2.0)"
+    assert page.spread([None], ".1f") == "-"
+
+
+def test_every_cell_has_a_name_and_settings_of_its_own() -> None:
+    wanted = set(grid.cells(1))
+    assert len({cell.name for cell in wanted}) == len(wanted)
+    assert len({settings_hash(cell, setting(cell, AROUND)) for cell in wanted}) == len(wanted)
+    hard = setting(grid.swept(20, "tail", 1), AROUND).job_model.law
+    assert isinstance(hard, TailedLaw)
+    assert hard.hard == 0.2
+    assert setting(grid.on_few_devices("tail", 1), AROUND).reserved.devices == 8
+
+
+def test_lengths_are_those_that_the_paper_gives() -> None:
+    law = setups.law_of(16_384, 0)
+    lengths = sorted(law.length(n, n // 8, 16_384) for n in range(8000))
+    assert 755 <= lengths[6000] <= 1100
+    assert 25 <= 16_384 / lengths[4000] <= 32
+
+
+@pytest.mark.parametrize(
+    ("variant", "period"), [("tail", (4, 1)), ("tail-1.125", (8, 1)), ("tail-1.5", (2, 1))]
+)
+def test_stated_periods_follow_from_the_rule(variant: str, period: tuple[int, int]) -> None:
+    made_of = setting(Cell(kind="colocated", model="14b-16k", variant=variant, seed=1, steps=9), AROUND)
+    prompts, samples = 128, 8
+    launched = made_of.config.rounds.launched(prompts, samples)
+    rule = RoundRule(prompts, samples, *launched, steps=9)
+    assert period_steps(rule) == sum(period) == sum(page.EXPECTED[variant])
+
+
+def tiny(variant: str, monkeypatch: pytest.MonkeyPatch) -> CellResult:
+    """A cell with 8 prompts of 2 samples, responses of at most 2,048 tokens, on two devices."""
+    small = ("rollout.prompts=8", "rollout.samples=2", "training.micro_batch_groups=4")
+    monkeypatch.setattr(setups, "COMMON", (*setups.COMMON, *small))
+    model = replace(setups.MODELS["7b-8k"], devices=2, limit=2048)
+    monkeypatch.setattr(setups, "MODELS", {**setups.MODELS, "7b-8k": model})
+    cell = Cell(kind="colocated", model="7b-8k", variant=variant, seed=1, steps=5, hard=20)
+    return simulate(cell, AROUND, "")
+
+
+def test_tiny_period_trains_the_samples_of_the_plain_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    plain, tail = tiny("off", monkeypatch), tiny("tail", monkeypatch)
+    assert plain.ok
+    assert tail.ok
+    found = shares(tail, plain)
+    assert found.periods == ((4, 1),)
+    assert found.length == 1.0
+    assert found.reward == pytest.approx(0.0, abs=1e-12)
+    assert 0 < found.aborted < 1
+    assert found.short is not None
+    assert found.long is not None
+    assert found.short < 1 < found.long
+    assert max(one.longest for one in tail.rounds) <= 2048
+    assert any(one.edge > 100 for one in tail.rounds)  # tokens of the model, not of messages
