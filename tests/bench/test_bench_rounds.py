@@ -8,7 +8,7 @@ import pytest
 
 from bench.evaluation.cells import Cell
 from bench.evaluation.rollpacker import grid, page, setups
-from bench.evaluation.rollpacker.periods import Found, mean_reward, shares, whole_steps
+from bench.evaluation.rollpacker.periods import Found, in_common, mean_reward, shares, whole_steps
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, StepLine, settings_hash, simulate
 from gleaner.actors.training.rounds import RoundRule, period_steps
@@ -104,6 +104,7 @@ def test_period_is_compared_with_as_many_plain_steps() -> None:
     assert found.steps == 3
     assert found.gain == pytest.approx(100 / (200 / 3))
     assert (found.short, found.long) == (pytest.approx(0.5), pytest.approx(1.5))
+    assert (found.short_step, found.long_step) == (pytest.approx(0.4), pytest.approx(1.2))
     assert found.aborted == pytest.approx(1000 / 4000)
     assert found.length == pytest.approx(1.0)
     assert found.reward == pytest.approx(0.4 - 0.4)
@@ -118,6 +119,22 @@ def test_steps_after_the_last_long_round_are_left_out() -> None:
     assert found.gain == pytest.approx(100 / 40)
     assert found.length == pytest.approx(1000 / 1800)
     assert found.reward == pytest.approx(0.1)
+
+
+def test_later_periods_can_be_left_out() -> None:
+    tail = made(TAIL, TAIL_STEPS, "slsl")
+    first = msgspec.structs.replace(tail.periods[0], last=2)
+    both = [first, msgspec.structs.replace(first, first=3, last=3, bias=9.0)]
+    tail = msgspec.structs.replace(tail, periods=both)
+    found = shares(tail, made(PLAIN, PLAIN_STEPS), until=2)
+    assert (found.steps, found.shown) == (2, 1.2)
+    assert found.gain == pytest.approx(100 / 40)
+
+
+def test_rows_are_compared_over_the_seeds_that_all_of_them_have() -> None:
+    one = shares(made(TAIL, TAIL_STEPS, "ssl"), made(PLAIN, PLAIN_STEPS))
+    assert in_common([{1: one, 2: one}, {}, {2: one}]) == [{2: one}, {}, {2: one}]
+    assert in_common([{}, {}]) == [{}, {}]
 
 
 def test_job_that_defers_nothing_counts_with_all_its_steps() -> None:
@@ -148,7 +165,10 @@ def test_page_has_what_was_run_and_counts_what_was_not(tmp_path: Path) -> None:
     file = tmp_path / "page.md"
     page.write(file, found)
     text = file.read_text()
-    assert "| 14B, 16,384, 32 (TP 2) | 3, 1 | 1.48 x | 1.50 x | - | 70% (76%) | 0.50 | 1.50 |" in text
+    assert (
+        "| 14B, 16,384, 32 (TP 2) | 3, 1 | 1.48 x | 1.50 x | - | 70% (76%) | 0.50 | 1.50 | 25% | 1.20 |"
+        in text
+    )
     assert "| 1.25 | 4 + 1 | 2 + 1 | 1, 1 | 1.50 x |" in text
     assert "| 5 % (assumed elsewhere) | 3, 1 | 1.50 x |" in text
     wanted = {cell for seed in grid.SEEDS for cell in grid.cells(seed)}

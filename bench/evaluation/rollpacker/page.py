@@ -10,7 +10,7 @@ from pathlib import Path
 
 from bench.evaluation.cells import Cell
 from bench.evaluation.rollpacker import grid
-from bench.evaluation.rollpacker.periods import Found, Shares, rollout_share
+from bench.evaluation.rollpacker.periods import Found, Shares, in_common, rollout_share
 from bench.evaluation.rollpacker.setups import HARD, MODELS
 from bench.page_sections import put
 
@@ -40,18 +40,21 @@ def write(file: Path, found: Found) -> None:
     put(file, "round cells", cells_text(found))
 
 
-def gains(found: Found, model: str, variant: str, steps: int = grid.STEPS) -> dict[int, Shares]:
-    """Of a co-located job of a model, by seed, against the plain one of 10 steps."""
+def gains(
+    found: Found, model: str, variant: str, steps: int = grid.STEPS, until: int | None = None
+) -> dict[int, Shares]:
+    """Of a co-located job of a model, by seed, against the plain one of 10 steps; up to the step `until`."""
 
     def plain(seed: int) -> Cell:
         return grid.alone(model, "off", seed, grid.STEPS)
 
-    return found.pairs(lambda seed: grid.alone(model, variant, seed, steps), plain, grid.SEEDS)
+    return found.pairs(lambda seed: grid.alone(model, variant, seed, steps), plain, grid.SEEDS, until)
 
 
-def swept_gains(found: Found, hard: int) -> dict[int, Shares]:
-    """Of the defaults with this share of hard prompts, by seed."""
-    return _pairs(found, partial(_swept, hard))
+def swept_gains(found: Found) -> dict[int, dict[int, Shares]]:
+    """Of one period of the defaults, by share of hard prompts and seed."""
+    tables = [_pairs(found, partial(_swept, hard)) for hard in grid.HARD_SHARES]
+    return dict(zip(grid.HARD_SHARES, in_common(tables), strict=True))
 
 
 def gains_text(found: Found) -> str:
@@ -59,8 +62,8 @@ def gains_text(found: Found) -> str:
     rows = [
         "| model, limit, devices | steps, seeds | a step: paper | defaults | the paper's settings "
         "| rollout in a plain step (paper) | short round over plain rollout "
-        "| long round over plain rollout |",
-        "|---|---|---:|---:|---:|---:|---:|---:|",
+        "| long round over plain rollout | tokens aborted | `rlctl rounds` bias |",
+        "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for model, made in MODELS.items():
         tail, preset = gains(found, model, "tail"), gains(found, model, "preset")
@@ -78,22 +81,26 @@ def gains_text(found: Found) -> str:
             f"{spread(share, '.0%')}{paper}",
             spread([one.short for one in tail.values()], ".2f"),
             spread([one.long for one in tail.values()], ".2f"),
+            spread([one.aborted for one in tail.values()], ".0%"),
+            spread([one.shown for one in tail.values()], ".2f"),
         ]
         rows.append(_row(cells))
     return "\n".join(rows)
 
 
 def ablations_text(found: Found) -> str:
-    """Each setting of rounds on the model of ablations."""
+    """Each setting of rounds on the model of ablations, over one period of the same seeds."""
     rows = [
         "| 14B/16k | steps, seeds | a step over plain | short round over plain rollout "
         "| long round over plain rollout | tokens aborted | trained length over the plain job's "
         "| reward minus the plain job's | `rlctl rounds` bias |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
-    for variant, words in WORDS.items():
-        steps = grid.STEPS if variant in grid.MAIN else grid.PERIOD
-        some = gains(found, grid.LARGE, variant, steps)
+    tables = [
+        gains(found, grid.LARGE, variant, grid.STEPS if variant in grid.MAIN else grid.PERIOD, grid.PERIOD)
+        for variant in WORDS
+    ]
+    for words, some in zip(WORDS.values(), in_common(tables), strict=True):
         if not some:
             continue
         all_of = list(some.values())
@@ -119,8 +126,7 @@ def hard_text(found: Found) -> str:
         "| long round over plain rollout | tokens aborted | rollout in a plain step |",
         "|---:|---|---:|---:|---:|---:|---:|",
     ]
-    for hard in grid.HARD_SHARES:
-        some = swept_gains(found, hard)
+    for hard, some in swept_gains(found).items():
         if not some:
             continue
         all_of = list(some.values())
@@ -141,8 +147,8 @@ def hard_text(found: Found) -> str:
 def few_text(found: Found) -> str:
     """RLBoost's set-up, and RollPacker's job on a fourth of its devices."""
     rows = [
-        "| set-up | steps, seeds | a step over plain | short round over plain rollout "
-        "| long round over plain rollout | tokens aborted |",
+        "| set-up | steps, seeds | a step over plain | step with a short round over a plain one "
+        "| step with a long round over a plain one | tokens aborted |",
         "|---|---|---:|---:|---:|---:|",
     ]
     wanted: list[tuple[str, Callable[[str, int], Cell], tuple[str, str]]] = [
@@ -159,8 +165,8 @@ def few_text(found: Found) -> str:
             words,
             f"{_steps(some)}, {len(some)}",
             spread([one.gain for one in all_of], ".2f", " x"),
-            spread([one.short for one in all_of], ".2f"),
-            spread([one.long for one in all_of], ".2f"),
+            spread([one.short_step for one in all_of], ".2f"),
+            spread([one.long_step for one in all_of], ".2f"),
             spread([one.aborted for one in all_of], ".0%"),
         ]
         rows.append(_row(cells))
@@ -183,13 +189,14 @@ def periods_text(found: Found) -> str:
         factor = variant.partition("-")[2] or "1.25"
         gain = spread([one.gain for one in some.values()], ".2f", " x")
         rows.append(_row([factor, f"{short} + {long}", was, f"{len(seen)}, {len(some)}", gain]))
-    usual, half = gains(found, grid.LARGE, "tail"), _pairs(found, grid.fine)
+    usual = gains(found, grid.LARGE, "tail", until=grid.PERIOD)
+    usual, half = in_common([usual, _pairs(found, grid.fine)])
     if usual and half:
         two = [spread([one.gain for one in some.values()], ".2f", " x") for some in (usual, half)]
         rows += [
             "",
             f"A plain step over a step of the defaults is {two[0]} with {MODELS[grid.LARGE].scale} tokens of "
-            f"the model in a message token, and {two[1]} with {grid.FINE_SCALE} ({_steps(half)} steps).",
+            f"the model in a message token, and {two[1]} with {grid.FINE_SCALE} (seed by seed, one period).",
         ]
     return "\n".join(rows)
 
@@ -219,7 +226,7 @@ def _swept(hard: int, variant: str, seed: int) -> Cell:
 
 
 def _pairs(found: Found, make: Callable[[str, int], Cell]) -> dict[int, Shares]:
-    return found.pairs(partial(make, "tail"), partial(make, "off"), grid.SEEDS)
+    return found.pairs(partial(make, "tail"), partial(make, "off"), grid.SEEDS, grid.PERIOD)
 
 
 def _steps(some: dict[int, Shares]) -> str:

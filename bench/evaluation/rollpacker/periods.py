@@ -17,6 +17,7 @@ SHORT, LONG = "short", "long"
 class Shares:
     """A job beside the plain one of the same seed, over the same number of steps. gain: a plain step over a
     mean step. short, long: seconds of rollout in such a round over those of a plain step, None without one.
+    short_step, long_step: the same of whole steps, where training goes on beside rollout.
     aborted: tokens that were made and thrown away, a share of all that were made. length: mean tokens of
     trained responses over those of the plain job. reward: mean true reward, less that of the plain job.
     shown: trained over launched length as `rlctl rounds` has it, None without a whole period. periods: short
@@ -26,6 +27,8 @@ class Shares:
     gain: float
     short: float | None
     long: float | None
+    short_step: float | None
+    long_step: float | None
     aborted: float
     length: float
     reward: float
@@ -48,15 +51,27 @@ class Found:
         return self._all.get(cell)
 
     def pairs(
-        self, make: Callable[[int], Cell], base: Callable[[int], Cell], seeds: Iterable[int]
+        self,
+        make: Callable[[int], Cell],
+        base: Callable[[int], Cell],
+        seeds: Iterable[int],
+        until: int | None = None,
     ) -> dict[int, Shares]:
-        """The shares of a cell against its base, for each seed with both."""
+        """The shares of a cell against its base, for each seed with both; see `shares`."""
         found = {}
         for seed in seeds:
             one, plain = self.of(make(seed)), self.of(base(seed))
             if one is not None and plain is not None:
-                found[seed] = shares(one, plain)
+                found[seed] = shares(one, plain, until)
         return found
+
+
+def in_common(tables: Sequence[dict[int, Shares]]) -> list[dict[int, Shares]]:
+    """The same without seeds that some of them lack, so that rows can be compared; tables without any result
+    do not count."""
+    seeds = [set(table) for table in tables if table]
+    shared = set[int].intersection(*seeds) if seeds else set[int]()
+    return [{seed: one for seed, one in table.items() if seed in shared} for table in tables]
 
 
 def whole_steps(result: CellResult) -> list[StepLine]:
@@ -67,10 +82,11 @@ def whole_steps(result: CellResult) -> list[StepLine]:
     return [step for step in result.steps if any(first <= step.step <= last for first, last in inside)]
 
 
-def shares(result: CellResult, plain: CellResult) -> Shares:
-    """The figures of `result`. Raises ValueError for one without a whole period, or with more steps than the
-    plain job."""
-    steps = whole_steps(result)
+def shares(result: CellResult, plain: CellResult, until: int | None = None) -> Shares:
+    """The figures of `result`, up to the step `until`. Raises ValueError for one without a whole
+    period, or with more steps than the plain job."""
+    last = until or len(result.steps)
+    steps = [step for step in whole_steps(result) if step.step <= last]
     numbers = {step.step for step in steps}
     base = [step for step in plain.steps if step.step in numbers]
     if not steps or len(base) != len(steps):
@@ -79,17 +95,22 @@ def shares(result: CellResult, plain: CellResult) -> Shares:
             f"of whole periods and {len(base)} plain ones"
         )
     rounds = {one.step: one for one in result.rounds}
-    kinds = {number: one.round for number, one in rounds.items()}
+    of = {
+        kind: [step for step in steps if step.step in rounds and rounds[step.step].round == kind]
+        for kind in (SHORT, LONG)
+    }
     aborted = sum(one.aborted_tokens for number, one in rounds.items() if number in numbers)
     trained = sum(step.tokens for step in steps)
-    rolled_s = rollout_s(base)
-    periods = [one for one in result.periods if one.whole]
+    rolled_s, plain_s = rollout_s(base), _mean(step.step_s for step in base)
+    periods = [one for one in result.periods if one.whole and one.last <= last]
     known = [one.bias for one in periods if one.bias is not None]
     return Shares(
         steps=len(steps),
-        gain=_mean(step.step_s for step in base) / _mean(step.step_s for step in steps),
-        short=_over(rollout_s([step for step in steps if kinds.get(step.step) == SHORT]), rolled_s),
-        long=_over(rollout_s([step for step in steps if kinds.get(step.step) == LONG]), rolled_s),
+        gain=plain_s / _mean(step.step_s for step in steps),
+        short=_over(rollout_s(of[SHORT]), rolled_s),
+        long=_over(rollout_s(of[LONG]), rolled_s),
+        short_step=_over(_step_s(of[SHORT]), plain_s),
+        long_step=_over(_step_s(of[LONG]), plain_s),
         aborted=aborted / (aborted + trained),
         length=mean_length(steps) / mean_length(base),
         reward=mean_reward(steps) - mean_reward(base),
@@ -101,6 +122,10 @@ def shares(result: CellResult, plain: CellResult) -> Shares:
 def rollout_s(steps: Sequence[StepLine]) -> float | None:
     """Mean seconds from a step's begin to its last response, without training beside it; None of none."""
     return _mean(step.seeding_s + step.waiting_s for step in steps) if steps else None
+
+
+def _step_s(steps: Sequence[StepLine]) -> float | None:
+    return _mean(step.step_s for step in steps) if steps else None
 
 
 def rollout_share(result: CellResult) -> float:

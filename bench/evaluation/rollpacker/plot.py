@@ -22,9 +22,10 @@ def write(found: Found, file: Path) -> None:
     left.set_xticks(range(len(MODELS)), list(MODELS))
     left.set_title("plain step over a step with tail batching", fontsize=10)
     left.legend(fontsize=8)
-    points = [(hard, one.gain) for hard in grid.HARD_SHARES for one in page.swept_gains(found, hard).values()]
+    points = [(hard, one.gain) for hard, some in page.swept_gains(found).items() for one in some.values()]
     right.plot([hard for hard, _ in points], [gain for _, gain in points], "o", color=OURS, markersize=4)
     right.set_title("14B/16k, over the share of hard prompts (%)", fontsize=10)
+    right.set_xticks(grid.HARD_SHARES)
     right.set_ylim(bottom=0)
     for panel in (left, right):
         panel.axhline(1, color="grey", linewidth=0.8, linestyle="--")
