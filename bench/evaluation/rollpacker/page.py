@@ -62,7 +62,7 @@ def gains_text(found: Found) -> str:
     rows = [
         "| model, limit, devices | steps, seeds | a step: paper | defaults | the paper's settings "
         "| rollout in a plain step (paper) | short round over plain rollout "
-        "| long round over plain rollout | tokens aborted | `rlctl rounds` bias |",
+        "| long round over plain rollout | tokens aborted | estimated bias |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for model, made in MODELS.items():
@@ -93,7 +93,7 @@ def ablations_text(found: Found) -> str:
     rows = [
         "| 14B/16k | steps, seeds | a step over plain | short round over plain rollout "
         "| long round over plain rollout | tokens aborted | trained length over the plain job's "
-        "| reward minus the plain job's | `rlctl rounds` bias |",
+        "| reward minus the plain job's | estimated bias |",
         "|---|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     tables = [
