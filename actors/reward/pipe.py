@@ -120,7 +120,7 @@ class ProblemOut(_Shape, frozen=True):
 
 
 class ReadOut(_Shape, frozen=True):
-    """A response and its problem, as whoever scores it takes them."""
+    """A response and its problem, as a reward service takes them."""
 
     item: TextItem
 

@@ -88,7 +88,7 @@ class ServicePool:
         await self._service.close()
 
     def resize(self, workers: int) -> None:
-        """See `WorkerPool`: whoever gives items gives so many at a time."""
+        """See `WorkerPool`: the dispatch gives so many items at a time."""
         self.workers = max(workers, 1)
 
     async def scored(

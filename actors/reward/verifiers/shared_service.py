@@ -1,8 +1,8 @@
 """Scores by a reward service that several jobs share.
 
 `SharedService` is the service for a job's reward proxy, one call a response; `SharedVerifier` a `Verifier`
-for whoever scores in turn, such as a check of a task's solutions. The service's status is the response's;
-where it has no score, the status is one of ours.
+for a caller that scores in turn, such as a check of a task's solutions. The service's status is that of the
+response; where it has no score, the status is one of ours.
 """
 
 import asyncio
