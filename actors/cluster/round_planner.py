@@ -80,7 +80,7 @@ def _own(state: SeedingState, kind: str) -> SeedingState:
     if known is not None:
         return replace(_state(known, state.n_prem), t_seed_s=state.t_seed_s)
     learnt = None if state.learnt is None else of_another_kind(state.learnt)
-    return replace(state, kinds={}, memory={}, learnt=learnt, rule_s=None)
+    return replace(state, kinds={}, memory={}, learnt=learnt, rule_s=None, peak=None)
 
 
 def _kind(state: SeedingState) -> KindState:

@@ -114,6 +114,19 @@ def test_first_round_of_a_kind_keeps_the_window_and_promises_nothing() -> None:
     assert len(learnt.lengths) == 1, "a long round learns from long rounds only"
 
 
+def test_window_of_one_kind_is_no_best_window_of_the_other_by_the_artifact_rule() -> None:
+    config = load("quickstart", ["seeding.controller=artifact", "rounds.mode=tail"])
+    policy = planner_of(config)
+    assert isinstance(policy, RoundPlanner)
+    begun, known = Job(policy, policy.initial(4)), Job(policy, policy.initial(4))
+    for number in range(4):
+        known.step(number)
+    begun.state = msgspec.structs.replace(known.state, kinds={}, memory={}, peak=None)
+    begun.step(4)
+    known.step(4)
+    assert known.state.kinds["long"].peak == begun.state.kinds["long"].peak
+
+
 def test_n_prem_stays_within_a_period() -> None:
     policy = RoundPlanner(model())
     job = Job(policy, policy.initial(4))
