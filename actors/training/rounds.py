@@ -47,6 +47,11 @@ class Shape:
     groups: int
     samples: int
 
+    def factor(self, counted: int) -> float:
+        """Launched groups over those that count, such that `group_policy.launched` gives their number: a
+        quotient such as 21 / 19 times 19 is above 21."""
+        return math.nextafter(self.groups / counted, 1.0)
+
 
 def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> Shape:
     """The round of a step (from 1) with so many deferred draws in the queue, when it begins. With `drain` a

@@ -91,7 +91,7 @@ class Submission:
                 race=rounds.race if short else "",
                 counted=rollout.samples if short and shape.samples > rollout.samples else 0,
                 drop_uniform=rollout.drop_uniform,
-                over_sampling=shape.groups / rollout.prompts if short else rollout.over_sampling,
+                over_sampling=shape.factor(rollout.prompts) if short else rollout.over_sampling,
             )
         await self._submit(event, trainer)
 

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gleaner.actors.rollout.state.group_policy import launched
 from gleaner.actors.training.draw_events import (
     DrawEvent,
     Drawn,
@@ -19,6 +20,7 @@ from gleaner.actors.training.round_draws import RoundDraws
 from gleaner.actors.training.rounds import (
     Kind,
     RoundRule,
+    Shape,
     has_rounds,
     oldest_age,
     period_steps,
@@ -171,6 +173,13 @@ def test_last_steps_are_short_only_if_later_ones_have_room() -> None:
     assert shape_of(rule(6, 3), 2, 2).kind is Kind.SHORT
     assert shape_of(rule(6, 3), 2, 3).kind is Kind.LONG
     assert shape_of(rule(6, 3, drain=False), 3, 3).kind is Kind.SHORT
+
+
+@given(st.integers(1, 300), st.floats(1, 2))
+def test_race_keeps_as_many_groups_under_way_as_it_launched(counted: int, factor: float) -> None:
+    groups = round(factor * counted)
+    assert launched(counted, Shape(Kind.SHORT, groups, 2).factor(counted)) == groups
+    assert launched(19, Shape(Kind.SHORT, 21, 2).factor(19)) == 21 < launched(19, 21 / 19)
 
 
 def test_draw_has_the_seeds_of_the_job_without_rounds() -> None:
