@@ -128,6 +128,8 @@ class Config(Section, frozen=True, kw_only=True):
         self._check_judge()
         if self.rounds.on:
             self._check_rounds()
+        if self.seeding.stairs != "off":
+            self._check_stairs()
         if self.training.micro_batch_groups > self.rollout.prompts:
             raise ValueError(
                 f"training.micro_batch_groups: expected at most rollout.prompts ({self.rollout.prompts}), "
@@ -168,6 +170,26 @@ class Config(Section, frozen=True, kw_only=True):
         for section, threads in (("engine", self.engine.threads), ("training", self.training.threads)):
             if self.job.exact and threads != 1:
                 raise ValueError(f"{section}.threads: expected 1 where job.exact is set, got {threads}")
+
+    def _check_stairs(self) -> None:
+        """The trainer can be halved, and nothing follows from the halves. Raises ValueError."""
+        stairs, training = self.seeding.stairs, self.training
+        if training.backend != "fsdp2" or training.processes % 2:
+            raise ValueError(
+                f"seeding.stairs: expected off, got {stairs}: half of a trainer of {training.processes} "
+                f'process(es) with training.backend = "{training.backend}" is not whole; set backend = '
+                '"fsdp2" and an even number of training.processes'
+            )
+        if self.job.exact:
+            raise ValueError(
+                f"seeding.stairs: expected off where job.exact is set, got {stairs}: the order in which the "
+                "halves add up their gradients is a matter of time"
+            )
+        if stairs == "model" and self.seeding.controller != "model":
+            raise ValueError(
+                "seeding.controller: expected model where seeding.stairs is model, got "
+                f"{self.seeding.controller}: no other controller predicts a step"
+            )
 
     def _check_rounds(self) -> None:
         """Rounds go together with the other sections. Raises ValueError."""

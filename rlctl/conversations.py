@@ -76,6 +76,7 @@ SPEAKERS = {
     "gleaner.actors.training.submission": CONTROLLER,
     "gleaner.actors.training.fsdp2_files": TRAINER,
     "gleaner.actors.training.trainer_files": TRAINER,
+    "gleaner.actors.training.stair_seeding": TRAINER,
     "gleaner.actors.weights": "<node>/transfer",
     "gleaner.nodeagent": "<node>/agent",
     "gleaner.nodeagent.notices": "<node>/notices",
@@ -111,6 +112,7 @@ TO_SYSTEMS = {
 
 LATER = {
     "CloseSeeding": "Done",
+    "HalveSeeding": "Done",
     "Generate": "Generated or VersionNotReady",
     "GetProblems": "Problems",
     "MorePrompts": "PromptsAre",

@@ -90,6 +90,7 @@ def _kind(state: SeedingState) -> KindState:
         rule_s=state.rule_s,
         learnt=state.learnt,
         peak=state.peak,
+        stair_s=state.stair_s,
     )
 
 
@@ -101,4 +102,5 @@ def _state(known: KindState, n_prem: int) -> SeedingState:
         rule_s=known.rule_s,
         learnt=known.learnt,
         peak=known.peak,
+        stair_s=known.stair_s,
     )

@@ -194,6 +194,7 @@ class Scheduler(Actor):
         self._wish(n_prem)
         return Plan(
             t_seed_s=seeding.t_seed_s,
+            stair_s=seeding.stair_s,
             n_prem=n_prem,
             predicted_s=seeding.predicted_s,
             tail_gain=seeding.tail_gain,

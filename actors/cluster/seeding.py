@@ -38,6 +38,7 @@ class KindState(msgspec.Struct, frozen=True, kw_only=True):
     rule_s: float | None = None
     learnt: StepStatistics | None = None
     peak: ThroughputPeak | None = None
+    stair_s: float | None = None
 
 
 class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +47,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
     measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others. kinds: in a
-    job with rounds the state after the last step of each kind. tail_gain: see `Plan`.
+    job with rounds the state after the last step of each kind. tail_gain, stair_s: see `Plan`.
     """
 
     t_seed_s: float
@@ -59,6 +60,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     peak: ThroughputPeak | None = None
     kinds: dict[str, KindState] = {}
     tail_gain: float | None = None
+    stair_s: float | None = None
 
 
 class SeedingPolicy:

@@ -88,12 +88,13 @@ class PlanNext(Message, frozen=True):
 class Plan(Message, frozen=True):
     """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction.
     `tail_gain`: the predicted share of the time of a step that is rolled out whole by which a period of short
-    and long rounds is shorter a step; None without a prediction."""
+    and long rounds is shorter a step; None without a prediction. `stair_s`: see `TrainStep`."""
 
     t_seed_s: float
     n_prem: int
     predicted_s: float = 0.0
     tail_gain: float | None = None
+    stair_s: float | None = None
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

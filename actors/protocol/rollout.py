@@ -116,7 +116,9 @@ class TakeGroups(Message, frozen=True):
     Answered when `min_groups` are ready, or all that remain, or after `wait_s`. `have`: groups that the taker
     holds already; when it asks again after a lost answer it gets the others again. `dropped`: the number of
     dropped groups that the taker knows; one more is worth an answer. None: it is not. `until_served`:
-    answered at once when a preemptible instance works on the batch.
+    answered at once when a preemptible instance works on the batch. `ended`: answered at once when this share
+    of the batch's requests needs no engine any more; the answer has `ended` and `half_fits`. None: it has
+    neither.
     """
 
     batch: str
@@ -126,6 +128,7 @@ class TakeGroups(Message, frozen=True):
     wait_s: float
     dropped: int | None = None
     until_served: bool = False
+    ended: float | None = None
 
 
 class SampleOut(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,13 +153,17 @@ class GroupOut(msgspec.Struct, frozen=True, kw_only=True):
 class Groups(Message, frozen=True):
     """`remaining` groups are not taken yet; `remote_serving` preemptible instances work on the batch.
     `dropped`: all groups that do not count, so far. `collected`: tokens that the manager has logged so far,
-    of any batch; while this number grows, rollout makes progress."""
+    of any batch; while this number grows, rollout makes progress. `ended`: share of the batch's requests that
+    needs no engine any more. `half_fits`: whether half of the engines of the reserved hosts have enough cache
+    for all requests that are left, as they are expected to grow."""
 
     groups: list[GroupOut]
     remaining: int
     remote_serving: int
     dropped: list[int] = []
     collected: int = 0
+    ended: float = 0.0
+    half_fits: bool = False
 
 
 class ReleaseBatch(Message, frozen=True):

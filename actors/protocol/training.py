@@ -23,13 +23,16 @@ class TrainStep(Message, frozen=True):
     """To the trainer: make version `step` from the samples of `batch`. Answered at once; repeating it is
     safe.
 
-    Seeding lasts `t_seed_s`, or until the batch is complete where no preemptible instance serves.
+    Seeding lasts `t_seed_s`, or until the batch is complete where no preemptible instance serves. `stair_s`:
+    seconds of it after which half of the engines leave and the trainer trains on their devices; None: they
+    leave together.
     """
 
     step: int
     batch: str
     groups: int
     t_seed_s: float
+    stair_s: float | None = None
 
 
 class StepResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +44,9 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     `weights_s`; the three are 0 in a step that another life of the trainer did. staleness_mean,
     staleness_max: of its tokens, the number of versions between the weights that made them and those that the
     step started from. reward: mean over its `samples`, those that have a score; None without any. unscored:
-    the others. drift, clipped, truncated: see `work.StepStats`.
+    the others. stair_s: seconds from the start of seeding until half of the engines had left, None: they left
+    together; half_s: the part of `training_s` on half of the devices. drift, clipped, truncated: see
+    `work.StepStats`.
     """
 
     step: int
@@ -67,6 +72,8 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
     seal_s: float = 0.0
     publish_s: float = 0.0
     record_s: float = 0.0
+    stair_s: float | None = None
+    half_s: float = 0.0
 
     def with_weights(
         self, root: bytes, seal_s: float = 0.0, publish_s: float = 0.0, record_s: float = 0.0
@@ -102,6 +109,12 @@ class OpenSeeding(Message, frozen=True):
 
     version: int
     root: bytes
+
+
+class HalveSeeding(Message, frozen=True):
+    """Half of the engines leave: their requests go back to the manager with their tokens, and go on
+    elsewhere. Answered when the devices of that half are free; refused where the engines are not halved. The
+    next `OpenSeeding` has all of them serve."""
 
 
 class CloseSeeding(Message, frozen=True):

@@ -4,6 +4,7 @@ Owns only the joining: each part has its own module, `reactions` has the effects
 `JournaledState` owns the state, the manager receives messages.
 """
 
+from gleaner.actors.rollout.batches.cache_outlook import CacheOutlook
 from gleaner.actors.rollout.batches.group_delivery import GroupReaders
 from gleaner.actors.rollout.batches.group_selection import GroupSelection
 from gleaner.actors.rollout.batches.scoring import Scoring
@@ -76,6 +77,7 @@ class ManagerParts:
             journaled,
             instances,
             lambda: self.scoring.health.sick,
+            CacheOutlook(journaled, instances, self.migration.lengths),
             on_handed_out=self.step_metrics.handed_out,
         )
         self.scoring = Scoring(

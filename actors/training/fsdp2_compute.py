@@ -9,6 +9,9 @@ Between steps a rank holds its rows alone; in a pass it has one layer whole at a
 Gradients are summed over the ranks, not averaged: a step's gradient is the sum over the tokens of all ranks
 divided by their number, as with one process.
 
+With `halves` each half of the ranks has the whole model, sharded over its ranks (a mesh of 2 x n/2): one half
+can train while the other does nothing. Gradients are then added over the halves, once a step.
+
 Source: PyTorch FSDP2 (`torch.distributed.fsdp.fully_shard`), arXiv:2304.11277 for the method.
 """
 
@@ -64,9 +67,21 @@ def passes(samples: Sequence[Sample]) -> int:
 class ShardedCompute(TrainerCompute):
     """This rank's part of the model in training; call `join_group` first."""
 
-    def __init__(self, model_dir: str | Path, settings: Training, temperature: float = 1.0) -> None:
-        """As `TrainerCompute`; of the checkpoint, only the rows of this rank are read."""
-        self.rows = partial(rows_of, rank=dist.get_rank(), ranks=dist.get_world_size())
+    def __init__(
+        self, model_dir: str | Path, settings: Training, temperature: float = 1.0, *, halves: bool = False
+    ) -> None:
+        """As `TrainerCompute`; of the checkpoint, only the rows of this rank are read. Raises ValueError if
+        an odd number of ranks is to be halved."""
+        ranks = dist.get_world_size()
+        if halves and ranks % 2:
+            raise ValueError(f"{ranks} ranks have no halves: their number must be even")
+        self.sharers = ranks // 2 if halves else ranks
+        """Ranks that have one model together."""
+        mesh = init_device_mesh("cpu", (ranks // self.sharers, self.sharers), mesh_dim_names=("half", "part"))
+        self._sharing = mesh["part"]
+        self._halves = mesh.get_group("half") if halves else None
+        self.first_half = dist.get_rank() < self.sharers
+        self.rows = partial(rows_of, rank=dist.get_rank() % self.sharers, ranks=self.sharers)
         super().__init__(model_dir, settings, temperature)
 
     def add_share(self, samples: Sequence[Sample], passes: int) -> Sums:
@@ -85,6 +100,8 @@ class ShardedCompute(TrainerCompute):
     def finish_together(self, sums: Sums) -> StepStats:
         """`finish_step`, of what the samples of all ranks have added up to."""
         self._sums = StepSums(**sums)  # type: ignore[arg-type]  # its own fields, from another rank
+        if self._halves is not None:
+            self._add_halves(self._halves)
         return self.finish_step()
 
     def state(self) -> dict[str, Tensor]:
@@ -130,11 +147,10 @@ class ShardedCompute(TrainerCompute):
     def _load(self, model_dir: Path) -> Qwen3:
         model = empty_model(model_dir)
         mine = read_state(model_dir, model, rows=self.rows)
-        mesh = init_device_mesh("cpu", (dist.get_world_size(),))
         for layer in model.model.layers:
-            fully_shard(layer, mesh=mesh)
+            fully_shard(layer, mesh=self._sharing)
         # The embedding is used again after the pass, as output matrix, so it stays until the backward pass.
-        fully_shard(model, mesh=mesh, reshard_after_forward=False)
+        fully_shard(model, mesh=self._sharing, reshard_after_forward=False)
         register_fsdp_forward_method(model, "response_states")
         for module in model.modules():
             if isinstance(module, FSDPModule):
@@ -149,8 +165,16 @@ class ShardedCompute(TrainerCompute):
     def _norm(self, gradients: Sequence[Tensor]) -> Tensor:
         local = [_local(gradient) for gradient in gradients]
         square: Tensor = torch.nn.utils.get_total_norm(local, foreach=False).square()
-        dist.all_reduce(square)  # every rank gets the same bits
+        dist.all_reduce(square, group=self._sharing.get_group())  # every rank gets the same bits
         return square.sqrt()
+
+    @torch.no_grad()
+    def _add_halves(self, halves: dist.ProcessGroup) -> None:
+        """Sum the gradients of both halves; one that has trained nothing adds zeros."""
+        for weight in self._weights.values():
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+            dist.all_reduce(_local(weight.grad), group=halves)
 
     def _pass_idly(self) -> None:
         """A pass that adds nothing: other ranks still have samples and need the rows of every rank."""

@@ -49,7 +49,7 @@ class GangFiles:
     """A `TrainerWork`; `shard` exists after `load`.
 
     Args:
-        settings: sections `training` and `rollout`.
+        settings: sections `training`, `rollout` and `seeding`.
         model_dir: the initial checkpoint.
         store_dir: images of weights. state_dir: host copies. gang_dir: where the ranks meet.
     """
@@ -67,6 +67,7 @@ class GangFiles:
         self._gang = Gang(gang_dir, self._ranks, settings.training.exchange_s)
         self._sums: list[Sums] = []  # of each rank, of the step so far
         self._reports: list[Sums] = []  # reports of the other ranks for their last order
+        self._half = False
 
     def load(self, path: str) -> Commit | None:
         """See `TrainerWork`; first the ranks meet. Raises GangBroken, BadCheckpoint, BadState."""
@@ -84,13 +85,17 @@ class GangFiles:
         """See `TrainerWork`."""
         self._together([Begin()] * (self._ranks - 1), self.shard.compute.begin_step)
         self._sums = [{} for _ in range(self._ranks)]
+        self._half = False
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
-        """See `TrainerWork`. Each rank trains on a share of about equally many tokens."""
+        """See `TrainerWork`. Each rank trains on a share of about equally many tokens; on half of the devices
+        the ranks of the other half have none, and make no pass."""
         before = _added(self._sums)
-        dealt = shares(samples, self._ranks)
+        trains = self._ranks // 2 if self._half else self._ranks
+        dealt = shares(samples, trains)
         most = max(map(passes, dealt))
         orders = [Add(tuple(map(Row.of, share)), most) for share in dealt[1:]]
+        orders += [Add((), 0)] * (self._ranks - trains)
         own = self._together(orders, lambda: self.shard.compute.add_share(dealt[0], most))
         self._sums = [own, *self._reports]
         after = _added(self._sums)
@@ -99,6 +104,17 @@ class GangFiles:
             tokens=int(after["tokens"] - before.get("tokens", 0)),
             loss_sum=after["loss"] - before.get("loss", 0.0),
         )
+
+    @property
+    def halves(self) -> bool:
+        """See `TrainerWork`."""
+        return self._settings.seeding.stairs != "off"
+
+    def train_on_half(self, half: bool) -> None:
+        """See `TrainerWork`: on the ranks of the first half."""
+        if half and not self.halves:
+            raise ValueError("seeding.stairs is off: the ranks have one model together, no half has it whole")
+        self._half = half
 
     def finish_step(self) -> StepStats:
         """See `TrainerWork`."""

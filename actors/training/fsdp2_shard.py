@@ -33,7 +33,12 @@ class Shard:
     """
 
     def __init__(self, settings: ComputeSettings, model_dir: Path, path: str) -> None:
-        self.compute = ShardedCompute(model_dir, settings.training, settings.rollout.temperature)
+        self.compute = ShardedCompute(
+            model_dir,
+            settings.training,
+            settings.rollout.temperature,
+            halves=settings.seeding.stairs != "off",
+        )
         self._model_dir = model_dir
         self._dtype = DTYPES[settings.training.rollout_dtype]
         self.resumed = bool(path) and (Path(path) / STATE_FILE).exists()
@@ -58,14 +63,18 @@ class Shard:
             file.create(directory / name)
 
     def write_state(self, directory: Path) -> None:
-        """Write the rows of this rank into them. Raises OSError."""
+        """Write the rows of this rank into them; the second half has those of the first. Raises OSError."""
+        if not self.compute.first_half:
+            return
         files = self._files()
         compute = self.compute
         write_rows(directory / SINGLE, files[SINGLE].tensors, compute.masters(), compute.rows)
         write_rows(directory / STATE_FILE, files[STATE_FILE].tensors, compute.state(), compute.rows)
 
     def write_image(self, path: Path) -> None:
-        """Write the rows of this rank into the file of an image. Raises OSError."""
+        """Write the rows of this rank into the file of an image, as in `write_state`. Raises OSError."""
+        if not self.compute.first_half:
+            return
         write_rows(path, in_file(path, self.image_layout()), self.compute.served(), self.compute.rows)
 
     def _files(self) -> dict[str, RowFile]:

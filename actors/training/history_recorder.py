@@ -119,6 +119,8 @@ class HistoryRecorder:
                 drift=records.finite(result.drift),
                 clipped=result.clipped,
                 truncated=result.truncated,
+                stair_s=result.stair_s,
+                half_s=result.half_s,
             )
         )
 

@@ -158,7 +158,13 @@ class JobLoop:
         if due <= self._settings.job.steps:
             self._ctx.background(self._submission.prepare(due), f"problems of step {due}")
         result = await self._timed(
-            TrainStep(step=step, batch=batch, groups=self._settings.rollout.prompts, t_seed_s=plan.t_seed_s)
+            TrainStep(
+                step=step,
+                batch=batch,
+                groups=self._settings.rollout.prompts,
+                t_seed_s=plan.t_seed_s,
+                stair_s=plan.stair_s,
+            )
         )
         if result is None:
             self._clock.void(self._ctx.now())

@@ -78,7 +78,7 @@ class Step(Record, frozen=True, kw_only=True):
     NaN). staleness_mean, staleness_max: of its tokens, the number of versions between the weights that made
     them and those of the step. drift: mean estimated KL of the policy from the sampling one, nats a token;
     None if it was not finite or not measured. clipped, truncated: shares of its tokens: clipped off, and with
-    a cut importance weight.
+    a cut importance weight. stair_s, half_s: see `StepResult`.
     """
 
     step: int
@@ -103,6 +103,8 @@ class Step(Record, frozen=True, kw_only=True):
     recovery_s: float = 0.0
     evaluation_s: float = 0.0
     unscored: int = 0
+    stair_s: float | None = None
+    half_s: float = 0.0
 
 
 class Round(Record, frozen=True, kw_only=True):

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 
-from gleaner.configs.schema import Fleet, Job, Liveness, Rollout, Training
+from gleaner.configs.schema import Fleet, Job, Liveness, Rollout, Seeding, Training
 from gleaner.configs.section_group import Sections
 
 
 @dataclass(frozen=True, slots=True)
 class TrainerSettings(Sections):
-    """Sections `job` (whether it is exact), `rollout` (staleness, deadlines), `training` and `liveness`."""
+    """Sections `job` (whether it is exact), `rollout` (staleness, deadlines), `seeding` (stairs), `training`
+    and `liveness`."""
 
     job: Job
     rollout: Rollout
+    seeding: Seeding
     training: Training
     liveness: Liveness
 
@@ -27,7 +29,9 @@ class LoopSettings(Sections):
 
 @dataclass(frozen=True, slots=True)
 class ComputeSettings(Sections):
-    """Sections `training` and `rollout` (temperature of the responses), for one process that computes."""
+    """Sections `training`, `rollout` (temperature of the responses) and `seeding` (stairs), for one process
+    that computes."""
 
     training: Training
     rollout: Rollout
+    seeding: Seeding

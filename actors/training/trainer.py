@@ -32,6 +32,8 @@ from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from gleaner.actors.training.retrying_ask import ask_patiently
 from gleaner.actors.training.settings import TrainerSettings
+from gleaner.actors.training.stair_seeding import Spent, StairSeeding
+from gleaner.actors.training.stairs import PaperStair, PlannedStair
 from gleaner.actors.training.staleness import Staleness
 from gleaner.actors.training.step_samples import StepContents, samples_of
 from gleaner.actors.training.work import Commit, TrainerWork
@@ -48,7 +50,7 @@ class Trainer(Actor):
     """Trains the steps of one job.
 
     Args:
-        settings: sections `job`, `rollout`, `training` and `liveness`.
+        settings: sections `job`, `rollout`, `seeding`, `training` and `liveness`.
         node: this host; its TransferAgent is `<node>/transfer`, its rollout worker `<node>/engine`.
         work: the model in training, its host copies and the images of its weights.
     """
@@ -63,6 +65,7 @@ class Trainer(Actor):
         self._root = b""
         self._result: StepResult | None = None
         self._running: int | None = None
+        self._stairs = settings.seeding.stairs != "off" and work.halves
         self._progress = 0  # changes with every progress of the step
         self._collected = 0  # tokens, in the manager's last message
 
@@ -109,9 +112,9 @@ class Trainer(Actor):
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
-        last_train_s = 0.0
+        last_train_s, stair = 0.0, Spent()
         if len(done.groups) < order.groups:
-            reply = await self._seed(order, coming, order.t_seed_s)
+            stair, reply = await self._seed_in_stairs(order, coming, done, times)
             times.lap("seeding")
             last_train_s = await self._train_due(coming.add(reply.groups, reply.dropped), done, times)
         while len(done.groups) < order.groups:
@@ -148,6 +151,8 @@ class Trainer(Actor):
             drift=stats.drift,
             clipped=stats.clipped,
             truncated=stats.truncated,
+            stair_s=stair.stair_s,
+            half_s=stair.half_s,
         )
         commit = Commit(result=result, samples=tuple(done.samples), micro_batches=tuple(done.micro_batches))
         await self.ctx.offload_within(
@@ -243,6 +248,42 @@ class Trainer(Actor):
         await self.ctx.ask(engine, CloseSeeding(), deadline_s=self._successor_s + HAND_OVER_S, expect=Done)
         return reply
 
+    async def _seed_in_stairs(
+        self, order: TrainStep, coming: MicroBatches, done: StepContents, times: AttemptTimes
+    ) -> tuple[Spent, Groups]:
+        """As `_seed`, with half of the engines leaving first where the job has stairs. Returns the groups
+        that are not trained yet."""
+        have = list(coming.have)
+        window_s, stair_s = order.t_seed_s, order.stair_s
+        if (self._settings.seeding.stairs == "model" and stair_s is None) or not self._stairs:
+            return Spent(), await self._seed(order, coming, window_s)
+        reply = await self._take(order, have, order.groups - len(have), 0.0)
+        if reply.remaining == 0 or (window_s <= 0 and reply.remote_serving > 0):
+            return Spent(), reply
+        engine, ask_s = f"{self._node}/engine", self._successor_s
+        opened = OpenSeeding(version=self._done, root=self._root)
+        await self.ctx.ask(engine, opened, deadline_s=ask_s, expect=Done)
+        late_s = window_s + GROUPS_LATE_S
+        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True) as wait:
+
+            async def take(all_left: bool, wait_s: float, ended: float | None) -> Groups:
+                least = order.groups - len(have) if all_left else max(coming.least, 1)
+                taken = await self._take(order, have, least, wait_s, ended=ended)
+                self._look(taken, wait)
+                have.extend(group.group for group in taken.groups)
+                return taken
+
+            async def train(taken: Groups) -> float:
+                times.lap("seeding")
+                return await self._train_due(coming.add(taken.groups, taken.dropped), done, times)
+
+            window = StairSeeding(self.ctx, engine, (self._work, self._deadlines), take, train, ask_s)
+            stair = PaperStair() if stair_s is None else PlannedStair(stair_s)
+            spent, reply = await window.run(window_s, stair)
+            self._stairs = self._stairs and not window.refused
+        await self.ctx.ask(engine, CloseSeeding(), deadline_s=ask_s + HAND_OVER_S, expect=Done)
+        return spent, reply
+
     def _look(self, reply: Groups, wait: Waiting) -> None:
         """Look at the batch. While tokens arrive, nothing is late, however long a batch takes."""
         if reply.collected != self._collected:
@@ -258,6 +299,7 @@ class Trainer(Actor):
         wait_s: float,
         dropped: int | None = None,
         until_served: bool = False,
+        ended: float | None = None,
     ) -> Groups:
         ask = TakeGroups(
             batch=order.batch,
@@ -267,6 +309,7 @@ class Trainer(Actor):
             wait_s=wait_s,
             dropped=dropped,
             until_served=until_served,
+            ended=ended,
         )
         return await ask_patiently(
             self.ctx,

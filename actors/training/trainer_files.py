@@ -62,6 +62,15 @@ class TrainerFiles:
         """See `TrainerWork`."""
         return self.compute.add_micro_batch(samples)
 
+    @property
+    def halves(self) -> bool:
+        """See `TrainerWork`: one process is not halved."""
+        return False
+
+    def train_on_half(self, half: bool) -> None:
+        """See `TrainerWork`."""
+        raise ValueError("a trainer of one process trains on all of its devices or on none")
+
     def finish_step(self) -> StepStats:
         """See `TrainerWork`."""
         return self.compute.finish_step()

@@ -72,6 +72,14 @@ class TrainerWork(Protocol):
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
         """Accumulate the gradient of these samples."""
 
+    @property
+    def halves(self) -> bool:
+        """Whether it can train on half of its devices."""
+
+    def train_on_half(self, half: bool) -> None:
+        """Micro-batches are trained on half of the devices from now on, or on all of them; gradients are
+        added over both. Begins with all in every step. Raises if it cannot."""
+
     def finish_step(self) -> StepStats:
         """Update the weights with everything accumulated; without any, weights and moments stay bit for bit.
         Raises NotFinite, and the step can begin anew."""

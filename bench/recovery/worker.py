@@ -25,6 +25,7 @@ class PacedHost:
     engines = 1
     cache_tokens = 0
     device = None
+    halves = False
 
     def __init__(self, step_s: float) -> None:
         self._step_s = step_s

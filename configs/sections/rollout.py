@@ -121,6 +121,12 @@ class Seeding(Section, frozen=True, kw_only=True):
     """Chooses the window and the number of instances. `model`: a prediction of the step for every choice
     (docs/seeding.md); while it lacks data or steps are short, it uses `feedback`. `feedback`: Algorithm 1.
     `artifact`: the rule of RLBoost's public code, to compare with."""
+    stairs: Literal["off", "paper", "model"] = "off"
+    """`off`: all engines of the trainer's host leave at the end of the window. `paper`: half of them leave
+    when 20 to 50 % of the responses are complete and the other half has enough cache for the rest
+    (RollPacker's stream trainer); the trainer trains complete groups on their devices meanwhile. `model`: at
+    the time with the shortest predicted step. Needs `training.backend = "fsdp2"` with an even number of
+    `training.processes`, and engines that can be halved (docs/seeding.md)."""
     time_weight: NotNegative = 0.5
     """For `model`: value of a share of a step's time relative to the same share of its cost, when it chooses
     the number of instances; 0 = the cheapest token, 1 = cost times time (docs/seeding.md)."""

@@ -37,6 +37,7 @@ class Copies:
         self.work = StepWork()
         """Work of all turns that are over."""
         self._copies = [_Copy(ContinuousBatch(cost, limits, vocabulary=vocabulary)) for _ in range(count)]
+        self._serving = count
 
     @property
     def batches(self) -> list[ContinuousBatch]:
@@ -58,7 +59,7 @@ class Copies:
     def add(self, entries: Iterable[Entry]) -> None:
         """Queue each where the fewest are."""
         for entry in entries:
-            least = min(self.batches, key=lambda batch: batch.pending + batch.executing)
+            least = min(self.batches[: self._serving], key=lambda batch: batch.pending + batch.executing)
             least.add([entry])
 
     def abort(self, tickets: Sequence[int]) -> None:
@@ -70,9 +71,17 @@ class Copies:
             left = [ticket for ticket in left if ticket not in here]
         self._copies[0].batch.abort(left)
 
+    def serve(self, count: int) -> None:
+        """The first `count` copies take requests from now on; those of the others are aborted."""
+        self._drain(self._copies[count:])
+        self._serving = count
+
     def drain(self) -> None:
         """Abort everything. Turns under way yield nothing but the ends of requests, as aborted ones."""
-        for copy in self._copies:
+        self._drain(self._copies)
+
+    def _drain(self, copies: Iterable[_Copy]) -> None:
+        for copy in copies:
             copy.batch.drain()
             if copy.output is not None:
                 ended = copy.output.tickets[(copy.output.flags & _ENDED) != 0]

@@ -97,12 +97,19 @@ class SimEngineHost:
     def device(self) -> None:
         """See `EngineHost`: each modelled engine has its own."""
 
+    @property
+    def halves(self) -> bool:
+        """See `EngineHost`: no copy is cut."""
+        return self._engine.copies % 2 == 0
+
     def stage(self, fetched: Fetched) -> None:
         """See `EngineHost`: there is nothing to prepare."""
 
     def turn(self, commands: StepCommands) -> StepResult:
         """See `EngineHost`. Raises `BrokenImage` for an image that cannot have been published."""
         kept, failed = None, ""
+        if commands.half is not None:
+            self.batch.serve(self._engine.copies // 2 if commands.half else self._engine.copies)
         if (
             commands.load is not None
             and self._version is not None

@@ -127,6 +127,7 @@ class SimTrainerWork:
         self._digest, self._steps = model.first, 0
         self._batches: list[list[bytes]] | None = None  # digests of samples, by micro-batch
         self._tokens = 0
+        self._half = False
 
     @property
     def weights(self) -> bytes:
@@ -148,7 +149,7 @@ class SimTrainerWork:
 
     def begin_step(self) -> None:
         """See `TrainerWork`."""
-        self._batches, self._tokens = [], 0
+        self._batches, self._tokens, self._half = [], 0, False
 
     def add_micro_batch(self, samples: Sequence[Sample]) -> MicroBatchStats:
         """See `TrainerWork`. Raises `OutOfOrder`."""
@@ -157,8 +158,18 @@ class SimTrainerWork:
         self._batches.append([sample_digest(sample) for sample in samples])
         tokens = sum(len(sample.response) for sample in samples)
         self._tokens += tokens
-        self._clock.spend(self._cost.micro_batch(len(sample) * self._scale for sample in samples))
+        seconds = self._cost.micro_batch(len(sample) * self._scale for sample in samples)
+        self._clock.spend(2.0 * seconds if self._half else seconds)
         return MicroBatchStats(len(samples), tokens, 0.0)
+
+    @property
+    def halves(self) -> bool:
+        """See `TrainerWork`: each modelled device has a part of the gang."""
+        return True
+
+    def train_on_half(self, half: bool) -> None:
+        """See `TrainerWork`: a micro-batch takes twice as long there, and adds the same."""
+        self._half = half
 
     def finish_step(self) -> StepStats:
         """See `TrainerWork`. Raises `OutOfOrder`."""

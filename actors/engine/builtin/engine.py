@@ -98,6 +98,11 @@ class BuiltinEngine:
     def weights_version(self) -> int:
         return self._weights_version
 
+    def use_threads(self, threads: int) -> None:
+        """Compute on so many threads, at most as many as it was made for; the others are free."""
+        torch.set_num_threads(threads)
+        self._blocks.use(threads)
+
     @property
     def executing(self) -> int:
         return self._executing

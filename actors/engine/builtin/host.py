@@ -44,6 +44,7 @@ class BuiltinHost:
         self._made: BuiltinEngine | None = None  # with the first weights, before it serves
         self._staged: Fetched | None = None
         self._served: Fetched | None = None
+        self._half = False
 
     @property
     def engines(self) -> int:
@@ -60,8 +61,16 @@ class BuiltinHost:
         """See `EngineHost`: the cores of this computer."""
         return cores(self._settings.engine.threads)
 
+    @property
+    def halves(self) -> bool:
+        """See `EngineHost`: half of its threads are free then; requests stay, as threads share one cache."""
+        return self._settings.engine.threads % 2 == 0
+
     def turn(self, commands: StepCommands) -> StepResult:
         """See `EngineHost`."""
+        if commands.half is not None:
+            self._half = commands.half
+            self._use_threads()
         failed, kept = ("", None) if commands.load is None else self._load(commands.load, commands.keep)
         engine, root = self._engine, b"" if self._served is None else self._served.root
         if engine is None:
@@ -152,6 +161,7 @@ class BuiltinHost:
         kept: list[int] | None = None
         if self._engine is None:
             self._engine, self._made = self._made, None
+            self._use_threads()
         elif keep:
             kept = self._engine.commit_weights(keep=True)
         else:
@@ -159,6 +169,11 @@ class BuiltinHost:
             self._engine.commit_weights()
         self._served, self._staged = self._staged, None
         return kept
+
+    def _use_threads(self) -> None:
+        threads = self._settings.engine.threads
+        if self._engine is not None and threads % 2 == 0:
+            self._engine.use_threads(threads // 2 if self._half else threads)
 
     def _make(self, fetched: Fetched, image: memoryview) -> BuiltinEngine:
         """An engine that serves these weights."""

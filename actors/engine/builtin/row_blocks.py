@@ -41,6 +41,10 @@ class RowBlocks:
         self._pool = ThreadPoolExecutor(threads, "decode", initializer=torch.set_num_threads, initargs=(1,))
         self._decoder, self._slots, self._ends = decoder, slots, ends
 
+    def use(self, threads: int) -> None:
+        """Compute on so many threads at a time, at most as many as it was made for."""
+        self._threads = threads
+
     def draw(self, n: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """A token and its log-prob for each of the first n slots."""
         count = max(1, min(self._threads, n // LEAST_BLOCK))

@@ -45,6 +45,7 @@ class RemoteHost:
     engines = 1
     cache_tokens = 0
     device = None
+    halves = False
 
     def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s

@@ -29,6 +29,9 @@ class Refusal:
 class StepCommands:
     """Commands of the worker before the next decode step, carried out in this order."""
 
+    half: bool | None = None
+    """Half of its engines decode from now on (True), or all of them (False); None: as before. Requests of
+    engines that leave end as aborted ones."""
     load: Fetched | None = None
     keep: bool = False
     """Keep executing requests at `load`; the turn then makes no token. Otherwise they end there."""
@@ -43,7 +46,7 @@ class StepCommands:
         self.aborts += ended
 
     def __bool__(self) -> bool:
-        return bool(self.load or self.aborts or self.adds)
+        return bool(self.load or self.aborts or self.adds or self.half is not None)
 
 
 class StepWork(msgspec.Struct, frozen=True, gc=False):
@@ -113,6 +116,10 @@ class EngineHost(Protocol):
     def device(self) -> Device | None:
         """The device that it shares with the engines of other instances; None: none."""
 
+    @property
+    def halves(self) -> bool:
+        """Whether half of its engines can decode while the others have left their devices."""
+
     def stage(self, fetched: Fetched) -> None:
         """Prepare as much as possible of these weights while the engine decodes, before the order to load
         them. Called from another thread than `turn`, which may be running. Without it the load takes longer.
@@ -150,6 +157,10 @@ class AwaitedHost(Protocol):
 
     @property
     def device(self) -> Device | None:
+        """See `EngineHost`."""
+
+    @property
+    def halves(self) -> bool:
         """See `EngineHost`."""
 
     async def prepare(self, model: Fetched) -> None:

@@ -36,7 +36,7 @@ from gleaner.actors.protocol.instances import (
     Withdrawn,
 )
 from gleaner.actors.protocol.rollout import Weights
-from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding
+from gleaner.actors.protocol.training import CloseSeeding, HalveSeeding, OpenSeeding
 from gleaner.actors.protocol.weights import Fetched
 from gleaner.actors.weights.control.page import ControlPage
 from gleaner.supervisor import (
@@ -94,6 +94,8 @@ class RolloutWorker(Actor):
         self._loaded = asyncio.Event()
         self._manager_lost = asyncio.Event()
         self._closing = False
+        self._half = False  # half of its engines serve
+        self._cut = asyncio.Event()  # a turn has halved its engines
 
     async def on_start(self) -> None:
         self._sender = self.ctx.network.token_sender(
@@ -196,9 +198,30 @@ class RolloutWorker(Actor):
     async def open_seeding(self, message: OpenSeeding) -> Done:
         """The trainer on this host lends its device: serve the version that it published here."""
         self._closing = False
+        if self._half:
+            self._half = self._commands.half = False
         source = f"{self._node}/transfer"
         self._weights.want(Weights(version=message.version, root=message.root, sources=(source,)))
         return Done()
+
+    @handles(HalveSeeding)
+    async def halve_seeding(self, message: HalveSeeding) -> Deferred:
+        """Half of the devices go back to the trainer."""
+        if not self._host.halves:
+            raise Refused(f"the engines of {self.ctx.name} cannot be halved: their number is odd")
+        deferred = Deferred()
+        self._half = self._commands.half = True
+        self._cut.clear()
+        self._hurry()
+        self.ctx.background(self._halve(deferred), "halve")
+        return deferred
+
+    async def _halve(self, deferred: Deferred) -> None:
+        async with self.ctx.wait(
+            "its engine to halve", on=self.ctx.name, deadline_s=TURN_LATE_S, go_on=True
+        ) as wait:
+            await wait.look(self._cut)
+        deferred.answer(Done())
 
     @handles(CloseSeeding)
     async def close_seeding(self, message: CloseSeeding) -> Deferred:
@@ -278,6 +301,8 @@ class RolloutWorker(Actor):
                 turn = await self._turn(commands)
             else:
                 turn = await self._loading(commands, commands.load)
+            if commands.half:
+                self._cut.set()
             check_turn(turn, commands.load, self._weights.served, self._received)
             idle = turn.idle
             if turn.experts:

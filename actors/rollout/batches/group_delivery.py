@@ -7,6 +7,7 @@ was handed out before is read back from its shelf: its tokens are in memory no l
 from collections.abc import Callable, Sequence
 
 from gleaner.actors.protocol.rollout import GroupOut, Groups, SampleOut, TakeGroups
+from gleaner.actors.rollout.batches.cache_outlook import CacheOutlook
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import GroupsTaken
@@ -20,7 +21,7 @@ MAX_WAIT_S = 86_400.0
 class GroupReaders:
     """See the module. One taker per batch waits at a time; a later request replaces an earlier one. held:
     whether no group may be handed out for the first time now. on_handed_out: called with a batch and its
-    groups that a taker gets."""
+    groups that a taker gets. outlook: whether half of the engines would do."""
 
     def __init__(
         self,
@@ -28,10 +29,11 @@ class GroupReaders:
         journaled: JournaledState,
         instances: Instances,
         held: Callable[[], bool],
+        outlook: CacheOutlook,
         on_handed_out: Callable[[str, Sequence[int]], None] = lambda batch, groups: None,
     ) -> None:
         self._ctx, self._journaled, self._instances, self._held = ctx, journaled, instances, held
-        self._on_handed_out = on_handed_out
+        self._outlook, self._on_handed_out = outlook, on_handed_out
         self._waiting: dict[str, tuple[Deadline, TakeGroups, Deferred]] = {}
         self.read_back = 0  # groups that were handed out again
         self._seen: dict[str, int] = {}  # verdicts of the batch at the last look for its waiting taker
@@ -59,6 +61,7 @@ class GroupReaders:
             if (held or self._seen.get(name) == batch.verdicts) and not over:
                 continue
             self._seen[name] = batch.verdicts
+            over = over or (ask.ended is not None and self._outlook.ended(batch) >= ask.ended)
             have = _had(batch, ask)
             ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
             if held:
@@ -97,6 +100,8 @@ class GroupReaders:
                 remote_serving=self._served(batch),
                 dropped=sorted(batch.fates.dropped),
                 collected=self._journaled.state.counters.tokens_collected,
+                ended=0.0 if ask.ended is None else self._outlook.ended(batch),
+                half_fits=ask.ended is not None and self._outlook.half_fits(batch),
             )
         )
 

@@ -55,7 +55,8 @@ class Migration:
 
     def __init__(self, ctx: Context, journaled: JournaledState, instances: Instances) -> None:
         self._ctx, self._journaled, self._instances = ctx, journaled, instances
-        self._lengths = RemainingLengths()
+        self.lengths = RemainingLengths()
+        """Of the responses that ended."""
         self._orders: dict[str, _Order] = {}
         self._moved_s: dict[str, float] = {}
         self._pending_s: dict[str, float] = {}
@@ -71,7 +72,7 @@ class Migration:
         for name in changes.finished:
             log = requests.get(name)
             if log is not None:
-                self._lengths.finished(len(log), log.max_new_tokens)
+                self.lengths.finished(len(log), log.max_new_tokens)
             self._orders.pop(name, None)
         for name in changes.queued:
             order = self._orders.get(name)
@@ -186,7 +187,7 @@ class Migration:
             incarnation=instance.incarnation,
             tickets=np.array(list(live), np.int64).tobytes(),
             context=(prompts + made).tobytes(),
-            expected=self._lengths.expected(made, limit).tobytes(),
+            expected=self.lengths.expected(made, limit).tobytes(),
             gate=np.array([gates[log.batch] for log in logs], np.int64).tobytes(),
             movable=np.array(movable, np.bool_).tobytes(),
             executing=np.array(executing, np.bool_).tobytes(),

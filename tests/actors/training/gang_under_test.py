@@ -28,7 +28,7 @@ from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.work import Commit, StepStats, TrainerWork
 from gleaner.actors.weights.image.store import ImageStore
-from gleaner.configs.schema import Config, Training
+from gleaner.configs.schema import Config, Seeding, Training
 
 END_S = 200.0  # for a whole script: only a hang takes as long
 FORKS = multiprocessing.get_context("forkserver")
@@ -42,11 +42,16 @@ Step = list[list[Sample]]
 
 
 def settings(
-    processes: int, exchange_s: float = 600.0, loss: str = "dapo", rollout_dtype: str = "float32"
+    processes: int,
+    exchange_s: float = 600.0,
+    loss: str = "dapo",
+    rollout_dtype: str = "float32",
+    stairs: str = "off",
 ) -> Config:
     """`float32`: ranks are compared with one process to within a few units of rounding."""
     backend = "fsdp2" if processes > 0 else "torch"
     return Config(
+        seeding=Seeding(stairs=stairs),  # type: ignore[arg-type]
         training=Training(
             backend=backend,  # type: ignore[arg-type]
             processes=max(processes, 1),
@@ -55,7 +60,7 @@ def settings(
             learning_rate=1e-3,
             weight_decay=0.1,
             rollout_dtype=rollout_dtype,  # type: ignore[arg-type]
-        )
+        ),
     )
 
 
@@ -113,11 +118,14 @@ def commit(step: int) -> Commit:
     return Commit(result=result, samples=())
 
 
-def run_steps(work: TrainerWork, first: int, steps: Sequence[Step], seen: Seen) -> None:
-    """Run each step, then seal and publish it."""
+def run_steps(work: TrainerWork, first: int, steps: Sequence[Step], seen: Seen, on_half: int = 0) -> None:
+    """Run each step, then seal and publish it. on_half: so many of its first micro-batches are trained on
+    half of the devices."""
     for number, micro_batches in enumerate(steps, first):
         work.begin_step()
-        for samples in micro_batches:
+        for index, samples in enumerate(micro_batches):
+            if on_half:
+                work.train_on_half(index < on_half)
             work.add_micro_batch(samples)
         seen.stats.append(work.finish_step())
         work.seal(commit(number))
@@ -133,14 +141,15 @@ def run_gang(
     harm: Harm | None = None,
     loss: str = "dapo",
     rollout_dtype: str = "float32",
+    on_half: int = 0,
 ) -> Seen:
     """Load from `path`, publish the loaded weights and run the steps, until the end of all ranks. A first
     step whose gradient is no number is left out."""
     ours, theirs = FORKS.Pipe()
     exchange_s = 3.0 if harm is not None and harm.signal == signal.SIGSTOP else 600.0
-    config = settings(processes, exchange_s, loss, rollout_dtype)
+    config = settings(processes, exchange_s, loss, rollout_dtype, "paper" if on_half else "off")
     started: list[BaseProcess] = [
-        FORKS.Process(target=_rank_0, args=(places, config, path, list(steps), theirs), daemon=True)
+        FORKS.Process(target=_rank_0, args=(places, config, path, list(steps), theirs, on_half), daemon=True)
     ]
     for rank in range(1, processes):
         started.append(FORKS.Process(target=_other, args=(places, config, rank, harm), daemon=True))
@@ -157,7 +166,9 @@ def run_gang(
     return seen
 
 
-def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: Connection) -> None:
+def _rank_0(
+    places: Places, config: Config, path: str, steps: list[Step], out: Connection, on_half: int
+) -> None:
     torch.set_num_threads(1)
     seen = Seen()
     work = GangFiles(ComputeSettings.of(config), places.model_dir, places.store, places.copies, places.gang)
@@ -168,7 +179,7 @@ def _rank_0(places: Places, config: Config, path: str, steps: list[Step], out: C
         _watch_gathers(work, seen)
         work.write_image(done)
         try:
-            run_steps(work, done + 1, steps, seen)
+            run_steps(work, done + 1, steps, seen, on_half)
         except NotFinite as problem:
             seen.not_finite = str(problem)
             run_steps(work, done + 1, steps[1:], seen)

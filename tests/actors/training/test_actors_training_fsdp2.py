@@ -18,6 +18,7 @@ from gleaner.actors.cluster.host_copy import HostCopies
 from gleaner.actors.model.checkpoint import load_checkpoint
 from gleaner.actors.model.flat_image import image_bytes, weight_layout, write_weights
 from gleaner.actors.model.qwen3 import Qwen3, Qwen3Config
+from gleaner.actors.training.fsdp2_files import GangFiles
 from gleaner.actors.training.sample import Sample
 from gleaner.actors.training.settings import ComputeSettings
 from gleaner.actors.training.trainer_files import STATE_FILE, TrainerFiles
@@ -107,6 +108,38 @@ def test_two_processes_do_the_steps_of_one(alone: tuple[Places, Seen], pair: tup
         mine, theirs = weights(pair[0].image(version)), weights(alone[0].image(version))
         np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-5)
         assert not np.array_equal(mine, weights(pair[0].image(version - 1))), "the weights moved"
+
+
+@pytest.mark.parametrize(("processes", "on_half"), [(4, 1), (2, 2), (4, 3)])
+def test_half_of_the_ranks_trains_what_all_train(
+    alone: tuple[Places, Seen], tmp_path: Path, processes: int, on_half: int
+) -> None:
+    """Micro-batches on half of the ranks and on all of them add up to the gradient of one process; with 3 of
+    3 the other half has trained nothing at all."""
+    places = Places(alone[0].model_dir, tmp_path)
+    seen = run_gang(places, processes, STEPS, on_half=on_half)
+    assert not seen.broken
+    for two, one in zip(seen.stats, alone[1].stats, strict=True):
+        assert (two.step, two.samples, two.tokens) == (one.step, one.samples, one.tokens)
+        for name in ("loss", "grad_norm", "clipped", "drift"):
+            assert getattr(two, name) == pytest.approx(getattr(one, name), rel=1e-4), name
+    for version in (1, 2):
+        mine, theirs = weights(places.image(version)), weights(alone[0].image(version))
+        np.testing.assert_allclose(mine, theirs, rtol=0, atol=2e-5)
+    state, whole = (load_file(sealed(one, 2) / STATE_FILE) for one in (places, alone[0]))
+    assert state.keys() == whole.keys()
+    for name, tensor in whole.items():
+        torch.testing.assert_close(state[name], tensor, rtol=0, atol=2e-5)
+
+
+def test_half_of_the_ranks_is_refused_where_no_half_is_whole(model_dir: Path, tmp_path: Path) -> None:
+    whole = settings(4)
+    work = GangFiles(
+        ComputeSettings.of(whole), model_dir, tmp_path / "store", tmp_path / "copies", tmp_path / "gang"
+    )
+    assert not work.halves
+    with pytest.raises(ValueError, match="no half has it whole"):
+        work.train_on_half(True)
 
 
 def test_rank_never_holds_more_than_its_rows(pair: tuple[Places, Seen], alone: tuple[Places, Seen]) -> None:

@@ -16,8 +16,10 @@ from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import GroupOut, Groups, TakeGroups
 from gleaner.actors.reward.health import LEAST
 from gleaner.actors.rollout.batches import scoring
+from gleaner.actors.rollout.batches.cache_outlook import CacheOutlook
 from gleaner.actors.rollout.batches.group_delivery import GroupReaders
 from gleaner.actors.rollout.batches.scoring import Scoring
+from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.events import Dispatched, GroupsTaken, InstanceJoined, SampleAgain, Scored
@@ -250,7 +252,11 @@ class Handing(Actor):
         self.taken: list[int] = []
         journaled = SimpleNamespace(state=self._state, hand_out=hand_out, shelves=SimpleNamespace(get=get))
         self.group_readers = GroupReaders(
-            self.ctx, cast("JournaledState", journaled), Instances(), lambda: self.held
+            self.ctx,
+            cast("JournaledState", journaled),
+            Instances(),
+            lambda: self.held,
+            CacheOutlook(cast("JournaledState", journaled), Instances(), RemainingLengths()),
         )
 
     @handles(TakeGroups)
