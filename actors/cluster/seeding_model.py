@@ -7,6 +7,8 @@ Owns the choice. Pure. Algorithm 1 balances two waits, and where they are equal 
 from lengths, engines and trainer as they were measured (`learnt`):
 
 - T_seed is the window with the shortest predicted step for the n̂ instances that are there;
+- where the job has stairs, half of the engines leave at the time with the shortest predicted step, if it is
+  clearly shorter than with all of them;
 - N_prem is the number of instances with the lowest predicted cost of a token, each with its best window:
   (price of the reserved hosts + n * price of an instance) * step time; time itself may be given a value
   (`seeding.time_weight`). An instance that shortens no step only costs, so it is never wanted.
@@ -35,6 +37,8 @@ MOST_COUNTS = 8  # numbers of instances tried
 LEAST_STEP_S = 5.0  # a plan takes some tenths of a second, more than it would gain in shorter steps
 COARSE = 2  # of so many groups one represents all, in the table of all windows and numbers
 FEW = 12  # groups, of which none is left out
+STAIRS = 16  # times tried, evenly over the window
+STAIR_GAIN = 0.01  # of a step: below it all engines stay, as requests move for nothing
 CLEARLY = 0.005  # cheaper by so much: N_prem does not follow the noise of a step
 
 
@@ -59,13 +63,13 @@ class ModelPolicy:
         planned = self._planned(learnt, times, state.n_prem)
         if planned is None:
             return msgspec.structs.replace(after, rule_s=None, predicted_s=0.0, learnt=learnt)
-        t_seed_s, predicted_s, n_prem = planned
         return SeedingState(
-            t_seed_s=t_seed_s,
-            n_prem=n_prem,
+            t_seed_s=planned.t_seed_s,
+            n_prem=planned.n_prem,
             memory=after.memory,
             rule_s=after.t_seed_s,
-            predicted_s=predicted_s,
+            predicted_s=planned.predicted_s,
+            stair_s=planned.stair_s,
             learnt=learnt,
             measured_s=after.measured_s,
         )
@@ -78,7 +82,13 @@ class ModelPolicy:
         planned = self._planned(learnt, times, state.n_prem)
         if planned is None:
             return self.fallback.again(msgspec.structs.replace(state, predicted_s=0.0), newest, times)
-        return msgspec.structs.replace(state, t_seed_s=planned[0], predicted_s=planned[1], learnt=learnt)
+        return msgspec.structs.replace(
+            state,
+            t_seed_s=planned.t_seed_s,
+            predicted_s=planned.predicted_s,
+            stair_s=planned.stair_s,
+            learnt=learnt,
+        )
 
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`: the number with the cheapest token over a period."""
@@ -126,10 +136,8 @@ class ModelPolicy:
         counts = np.full(len(windows_s), float(times.next_prem))
         return _best(windows_s, predict(work, machines, windows_s, counts).end_s)[1]
 
-    def _planned(
-        self, learnt: StepStatistics, times: StepTimes, n_prem: int
-    ) -> tuple[float, float, int] | None:
-        """Window, predicted step, instances wanted; None while data are missing."""
+    def _planned(self, learnt: StepStatistics, times: StepTimes, n_prem: int) -> "_Planned | None":
+        """None while data are missing."""
         table = self._table(learnt, times)
         if table is None:
             return None
@@ -145,9 +153,12 @@ class ModelPolicy:
             counts = np.full(WINDOWS, float(times.next_prem))
             t_seed_s, end_s = _best(finer, predict(table.work, table.machines, finer, counts).end_s)
         trimmed_s = max(t_seed_s * (1.0 - learnt.trim), float(windows_s[0])) if times.next_prem else t_seed_s
+        stair_s = None
+        if self.settings.stairs == "model":
+            stair_s, end_s = _stair(table, t_seed_s, times.next_prem, end_s)
         predicted_s = end_s - (t_seed_s - trimmed_s) + learnt.rest_s
         wanted = self._wanted(table.counts, table.best_s, n_prem, self.fallback.most_prem(times))
-        return trimmed_s, predicted_s, wanted
+        return _Planned(trimmed_s, predicted_s, wanted, stair_s)
 
     def _table(self, learnt: StepStatistics, times: StepTimes) -> "_Table | None":
         """The predicted step for numbers of instances and windows; None while data are missing."""
@@ -201,6 +212,16 @@ class ModelPolicy:
 
 
 @dataclass(frozen=True, slots=True)
+class _Planned:
+    """Window, predicted step, instances wanted; stair_s: when half of the engines leave, None: together."""
+
+    t_seed_s: float
+    predicted_s: float
+    n_prem: int
+    stair_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
 class _Table:
     """The predicted end of a step (ends_s, numbers x windows); best_s: the step with the best window."""
 
@@ -210,6 +231,20 @@ class _Table:
     windows_s: Floats
     ends_s: Floats
     best_s: Floats
+
+
+def _stair(table: _Table, window_s: float, count: int, end_s: float) -> tuple[float | None, float]:
+    """The best time for half of the engines to leave, and the end of the step with it; None and `end_s` where
+    no time is clearly better than the end of the window."""
+    one, counts = np.array([window_s]), np.array([float(count)])
+    whole = predict(table.work, table.machines, one, counts)  # of all groups, as the end may be of a part
+    rolled_s = float(whole.rolled_s[0])
+    last_s = min(window_s, rolled_s) if count else rolled_s
+    stairs_s = np.linspace(0.0, last_s, STAIRS, endpoint=False)
+    windows_s, each = np.full(STAIRS, window_s), np.full(STAIRS, float(count))
+    ends_s = predict(table.work, table.machines, windows_s, each, stairs_s).end_s
+    stair_s, best_s = _best(stairs_s, ends_s)
+    return (stair_s, best_s) if best_s < float(whole.end_s[0]) * (1.0 - STAIR_GAIN) else (None, end_s)
 
 
 def _best(windows_s: Floats, ends_s: Floats) -> tuple[float, float]:

@@ -85,14 +85,20 @@ class Predicted:
     end_s: Floats
 
 
-def predict(work: Work, machines: Machines, windows_s: Floats, instances: Floats) -> Predicted:
-    """The step for each pair of a window and a number of instances; all 0 without a group."""
+def predict(
+    work: Work, machines: Machines, windows_s: Floats, instances: Floats, stairs_s: Floats | None = None
+) -> Predicted:
+    """The step for each pair of a window and a number of instances; all 0 without a group. stairs_s: when
+    half of the reserved engines leave for training, inf: with the others; None: in no candidate."""
     candidates = len(windows_s)
     if not work.lengths or not work.groups:
         return Predicted(np.zeros(candidates), np.zeros(candidates))
-    run = _Rollout(work, machines, windows_s, instances)
+    stairs = np.full(candidates, np.inf) if stairs_s is None else stairs_s
+    run = _Rollout(work, machines, windows_s, instances, stairs)
     done = run.to_the_end()[:, run.counts]
-    return Predicted(done.max(axis=1), _trained(work, run.counted, done, windows_s, instances))
+    rolled_s = done.max(axis=1)
+    windows = np.where(instances > 0, np.minimum(windows_s, rolled_s), rolled_s)
+    return Predicted(rolled_s, _trained(work, run.counted, done, windows, np.minimum(stairs, windows)))
 
 
 class _Engines:
@@ -119,6 +125,13 @@ class _Engines:
         self.stall_s = np.zeros_like(count)  # of its engines, by prefills
         self.stalls = False  # some of them are stalled
 
+    def halve(self, which: Bools) -> None:
+        """Half of the reserved engines of these candidates are gone."""
+        for of in (self.count, self.room, self.rows):
+            of[0, which] /= 2
+        self.least = np.maximum(self.count, 1e-9)
+        self.share = self.weight / self.least
+
     def token_s(self, rows: Counts, context: Floats) -> Floats:
         """Seconds of a token of all decoded requests; of the sample, all engines together."""
         seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * self.share
@@ -128,7 +141,9 @@ class _Engines:
 class _Rollout:
     """See the module: the state of all candidates."""
 
-    def __init__(self, work: Work, machines: Machines, windows_s: Floats, instances: Floats) -> None:
+    def __init__(
+        self, work: Work, machines: Machines, windows_s: Floats, instances: Floats, stairs_s: Floats
+    ) -> None:
         groups = _shuffled([*((group, True) for group in work.lengths), *_surplus(work)])
         self.counted = [group for group, counts in groups if counts]
         self.counts = np.array([counts for group, counts in groups for _ in group])
@@ -136,6 +151,7 @@ class _Rollout:
         weight = (work.groups + work.surplus) * work.samples / len(self.ends)
         self.prompt = work.prompt_tokens
         self.windows_s = np.where(instances > 0, windows_s, np.inf)
+        self.stairs_s = np.where(stairs_s < self.windows_s, stairs_s, np.inf)
         self.start_s = machines.start_s
         candidates = len(windows_s)
         count = np.stack((
@@ -177,6 +193,9 @@ class _Rollout:
         return done_s
 
     def _slice(self, now_s: float) -> None:
+        halved = now_s >= self.stairs_s
+        if np.count_nonzero(halved):
+            self._halve(halved)
         over = bisect_right(self.closing_s, now_s)
         if over > self.handed_over:
             self.handed_over = over
@@ -188,6 +207,14 @@ class _Rollout:
                 self._even_out(self.on[0] & self.on[1])
         self._admit()
         self._decode(now_s)
+
+    def _halve(self, halved: Bools) -> None:
+        """Every second request of a reserved engine waits again, in front."""
+        self.stairs_s[halved] = np.inf
+        self.engines.halve(halved)
+        self.all_engines = np.maximum(self.engines.count.sum(axis=0), 1e-9)
+        here = (self.where == 1) & halved[:, None]
+        self.where[here & (np.cumsum(here, axis=1) % 2 == 1)] = 0
 
     def _hand_over(self, over: Bools) -> None:
         """The window is over: unfinished requests wait in front, because they arrived first. After it none
@@ -320,9 +347,10 @@ def _surplus(work: Work) -> list[tuple[list[int], bool]]:
 
 
 def _trained(
-    work: Work, groups: list[list[int]], done_s: Floats, windows_s: Floats, instances: Floats
+    work: Work, groups: list[list[int]], done_s: Floats, windows_s: Floats, stairs_s: Floats
 ) -> Floats:
-    """When the trainer is done with it. groups: the lengths of those that count, as in done_s."""
+    """When the trainer is done with it. groups: the lengths of those that count, as in done_s. windows_s:
+    when it has all devices; stairs_s: when it has half of them, at most that."""
     count = len(groups)
     sampled = np.array([len(group) for group in groups])
     starts = np.cumsum(sampled) - sampled
@@ -330,10 +358,14 @@ def _trained(
     lengths = [length for group in groups for length in group]
     tokens = np.add.reduceat(np.array(lengths, np.float64) + work.prompt_tokens, starts)
     seconds = tokens * (work.train_token_s * work.samples / sampled * work.groups / count)
-    rolled_s = done_s.max(axis=1)
-    window_s = np.where(instances > 0, np.minimum(windows_s, rolled_s), rolled_s)
     order = np.argsort(complete_s, axis=1, kind="stable")
-    begun_s = np.maximum(np.take_along_axis(complete_s, order, axis=1), window_s[:, None])
-    left_s = np.cumsum(seconds[order][:, ::-1], axis=1)[:, ::-1]
-    ends: Floats = (begun_s + left_s).max(axis=1) + work.update_s
+    arrived_s = np.take_along_axis(complete_s, order, axis=1)
+    # In seconds of all devices: before its window it has gained half of a second in each.
+    early, window = ((windows_s - stairs_s) / 2)[:, None], windows_s[:, None]
+    half = np.clip((arrived_s - stairs_s[:, None]) / 2, 0.0, early)
+    begun = half + np.maximum(arrived_s - window, 0.0)
+    left = np.cumsum(seconds[order][:, ::-1], axis=1)[:, ::-1]
+    needs = (begun + left).max(axis=1)
+    on_half = needs <= early[:, 0]
+    ends: Floats = np.where(on_half, stairs_s + 2 * needs, windows_s + needs - early[:, 0]) + work.update_s
     return ends

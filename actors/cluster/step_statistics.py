@@ -113,7 +113,9 @@ def learn(known: StepStatistics, times: StepTimes, n_reserved: int) -> StepStati
     log_mean = math.log(max(_mean(seen.lengths), 1.0))
     tokens = (_mean(seen.lengths) + seen.prompt_tokens) * seen.requests
     token_s = max(0.0, finite(times.train_s) - seen.update_s) / max(tokens, 1.0)
-    rest_s = max(0.0, seen.step_s - seen.seeding_s - finite(times.train_wait_s) - finite(times.train_s))
+    on_half_s = finite(seen.half_s)  # training took half of it, and rollout all of it
+    used_s = seen.seeding_s + finite(times.train_wait_s) + finite(times.train_s) + on_half_s / 2
+    rest_s = max(0.0, seen.step_s - used_s)
     level = log_mean if fresh else known.log_mean + known.growth
     off = log_mean - level
     growth = min(max(known.growth + TREND * LEVEL * off, -MOST_GROWTH), MOST_GROWTH)
@@ -171,8 +173,10 @@ def _paced(learnt: StepStatistics, times: StepTimes, gain: float) -> float:
         update_s=seen.update_s,
         surplus=seen.surplus,
     )
-    window_s, count = np.array([seen.seeding_s]), np.array([finite(times.mean_prem)])
-    rolled_s = float(predict(work, _machines(learnt, reserved, preemptible), window_s, count).rolled_s[0])
+    window_s = np.array([seen.seeding_s + finite(seen.half_s)])
+    count, stair_s = np.array([finite(times.mean_prem)]), np.array([seen.stair_s or np.inf])
+    machines = _machines(learnt, reserved, preemptible)
+    rolled_s = float(predict(work, machines, window_s, count, stair_s).rolled_s[0])
     if not 0 < rolled_s < math.inf:
         return learnt.pace
     factor: float = (seen.rolled_s / rolled_s) ** gain

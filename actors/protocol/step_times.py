@@ -15,7 +15,7 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     `start_s`: until a preemptible instance that is there has the weights. `reserved`, `preemptible`: the pace
     of one engine of each kind. `requests`, `groups`: of the batch; `limit`: longest response; `lengths`: of
     the responses of some groups; `prompt_tokens`: the mean. `surplus`: groups that were launched beside
-    `groups` and did not count (a short round).
+    `groups` and did not count (a short round). `stair_s`, `half_s`: see `StepResult`.
     """
 
     step_s: float
@@ -31,6 +31,8 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
     lengths: list[list[int]]
     prompt_tokens: float
     surplus: int = 0
+    stair_s: float | None = None
+    half_s: float = 0.0
 
 
 class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,13 +51,13 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
 
     `train_wait_s`: the trainer idle, waiting for samples to fill a micro-batch; seeding is no wait.
     `remote_wait_s`: remote instances idle, from the last response of each to the step's end, the mean over
-    those that generated. `train_s`: the trainer computing. `remote_s`: remote instances generating, such that
-    `remote_s * mean_prem` is the time of all of them together. `mean_prem` (n̄): preemptible instances,
-    averaged over the step. `next_prem` (n̂): their number just before the next step starts.
-    `reserved_engines` (N_resv): rollout engines that the reserved hosts are divided into while they seed; 0:
-    not known. `instance_engines`: engines of one preemptible instance; the paper's have one. `carried_prem`:
-    preemptible instances that their shared devices can run side by side; 0: no bound. `rounds`: None for a
-    job without rounds.
+    those that generated. `train_s`: the trainer computing, a second on half of its devices as half of one.
+    `remote_s`: remote instances generating, such that `remote_s * mean_prem` is the time of all of them
+    together. `mean_prem` (n̄): preemptible instances, averaged over the step. `next_prem` (n̂): their number
+    just before the next step starts. `reserved_engines` (N_resv): rollout engines that the reserved hosts are
+    divided into while they seed; 0: not known. `instance_engines`: engines of one preemptible instance; the
+    paper's have one. `carried_prem`: preemptible instances that their shared devices can run side by side; 0:
+    no bound. `rounds`: None for a job without rounds.
     """
 
     train_wait_s: float

@@ -78,7 +78,7 @@ def measured_times(
     return StepTimes(
         train_wait_s=result.waiting_s,
         remote_wait_s=times.remote_wait_s,
-        train_s=result.training_s,
+        train_s=result.training_s - result.half_s / 2,
         remote_s=times.remote_s,
         mean_prem=times.mean_prem,
         next_prem=times.next_prem,
@@ -99,6 +99,8 @@ def measured_times(
             lengths=times.lengths,
             prompt_tokens=times.prompt_tokens,
             surplus=times.groups - counted,
+            stair_s=result.stair_s,
+            half_s=result.half_s,
         ),
         rounds=rounds,
     )

@@ -67,6 +67,8 @@ COMMON = (
     "liveness.dead_s=60",
 )
 TAIL = "rounds.mode=tail"
+GANG = ("training.backend=fsdp2", "training.processes=2")
+"""A trainer that can be halved."""
 BOTH = (TAIL, "rounds.samples_factor=1.25")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "off": (),
@@ -76,6 +78,10 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "new-seeds": (TAIL, "rounds.seeds=new"),
     "by-time": (TAIL, "rounds.race=time"),
     "preset": ("rounds.preset=rollpacker",),
+    "stairs-paper": (*GANG, "seeding.stairs=paper"),
+    "stairs-model": (*GANG, "seeding.stairs=model"),
+    "tail-stairs-paper": (TAIL, *GANG, "seeding.stairs=paper"),
+    "tail-stairs-model": (TAIL, *GANG, "seeding.stairs=model"),
     "tail-1.125": (TAIL, "rounds.prompts_factor=1.125"),
     "tail-1.5": (TAIL, "rounds.prompts_factor=1.5"),
 }

@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import msgspec
 import numpy as np
@@ -23,10 +24,20 @@ RESERVED_ENGINES, MOST = 4, 8
 
 
 def policy(
-    prices: Prices | None = None, max_s: float = 1000.0, n_prem_max: int = MOST, time_weight: float = 0.0
+    prices: Prices | None = None,
+    max_s: float = 1000.0,
+    n_prem_max: int = MOST,
+    time_weight: float = 0.0,
+    stairs: Literal["off", "model"] = "off",
 ) -> ModelPolicy:
     chosen = Seeding(
-        controller="model", initial_s=10.0, min_s=0.0, max_s=max_s, eta=3.0, time_weight=time_weight
+        controller="model",
+        initial_s=10.0,
+        min_s=0.0,
+        max_s=max_s,
+        eta=3.0,
+        time_weight=time_weight,
+        stairs=stairs,
     )
     rule = SeedingPolicy(chosen, n_reserved=RESERVED_ENGINES, n_prem_max=n_prem_max)
     return ModelPolicy(rule, chosen, prices or Prices(), 1)
@@ -42,6 +53,7 @@ class Toy:
     off: float = 1.0
     noise: float = 0.0
     seed: int = 1
+    train_token_s: float = 1.5e-4
 
     def __post_init__(self) -> None:
         self.pace = EnginePace(step_s=0.01, context_s=3e-7, slots=64, cache_tokens=60_000)
@@ -61,7 +73,12 @@ class Toy:
 
     def work(self, lengths: list[list[int]]) -> Work:
         return Work(
-            lengths=lengths, groups=64, samples=4, prompt_tokens=100.0, train_token_s=1.5e-4, update_s=2.0
+            lengths=lengths,
+            groups=64,
+            samples=4,
+            prompt_tokens=100.0,
+            train_token_s=self.train_token_s,
+            update_s=2.0,
         )
 
     @property
@@ -202,6 +219,21 @@ def test_job_without_instances_runs_colocated_and_requests_some(toy: Toy) -> Non
     assert state.learnt is not None
     assert state.learnt.pace == pytest.approx(1.0, rel=0.05)  # steps without an instance teach as well
     assert after(policy(n_prem_max=0), toy, [0] * 3).n_prem == 0
+
+
+def test_stair_is_planned_where_it_shortens_a_step(toy: Toy) -> None:
+    without, planned = (after(policy(stairs=stairs), toy, [0, 0]) for stairs in ("off", "model"))
+    assert without.stair_s is None
+    assert planned.stair_s is not None
+    assert planned.predicted_s < 0.995 * without.predicted_s
+    rolled_s, _ = toy.end_s(toy.lengths, math.inf, 0)
+    assert 0 <= planned.stair_s < rolled_s
+
+
+def test_stair_is_not_planned_where_training_is_short(toy: Toy) -> None:
+    quick = after(policy(stairs="model"), replace(toy, train_token_s=1e-7), [0, 0])
+    assert quick.predicted_s > 0
+    assert quick.stair_s is None
 
 
 def test_instance_that_shortens_no_step_is_not_wanted(toy: Toy) -> None:
