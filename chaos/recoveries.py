@@ -21,6 +21,7 @@ from gleaner.actors.protocol.instances import (
 from gleaner.actors.protocol.requests import Generated, VersionNotReady
 from gleaner.actors.protocol.reward import CancelItems, ItemsScored, ScoreItems
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
+from gleaner.actors.protocol.training import HalveSeeding
 from gleaner.actors.rollout.state.events import (
     Dispatched,
     GroupsAdded,
@@ -76,7 +77,7 @@ DISKS: Mapping[str, str] = {
 }
 COUNTED = frozenset((
     Dispatch, Withdrawn, NotLoaded, NodeSeen, Groups, TakeGroups, PreemptionNotice, RegisterInstance,
-    Registered, LeaseGranted, CancelItems, ItemsScored, ScoreItems,
+    Registered, LeaseGranted, CancelItems, ItemsScored, ScoreItems, HalveSeeding,
 ))  # fmt: skip
 """Messages of which some are counted."""
 STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
@@ -147,6 +148,8 @@ class Recoveries:
                 samples = [sample for group in message.groups for sample in group.samples]
                 versions = [{span.version for span in sample.spans} for sample in samples]
                 self._seen["requests.several_versions"] += sum(len(made) > 1 for made in versions)
+            case HalveSeeding() if fact.direction != "in":
+                self._seen["steps.stairs"] += 1
             case TakeGroups() if fact.direction == "in" and message.batch.startswith("step-"):
                 takers = self._takers.setdefault(message.batch, set())
                 self._seen["steps.resumed"] += bool(takers) and message.taker not in takers

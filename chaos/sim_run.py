@@ -8,6 +8,7 @@ import gc
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import msgspec
 
@@ -197,7 +198,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
     )
     return RunSetup(
         job_model=job_model(seed, campaign.verifier_s),
-        reserved=RESERVED_RIG,
+        reserved=replace(RESERVED_RIG, devices=1 if config.seeding.stairs == "off" else 2),
         preemptible=PREEMPTIBLE_RIG,
         config=msgspec.structs.replace(config, fleet=fleet),
         seed=seed,

@@ -18,12 +18,22 @@ from gleaner.supervisor import Context, Done, Refused, WorkDeadlines
 LOOK_S = 2.0  # between two looks at the batch, at most
 
 
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """What ends a wait for groups before they are there: `at_most_s`; the share `ended` of the requests that
+    need no engine any more; with `until_served` a preemptible instance that serves."""
+
+    at_most_s: float
+    until_served: bool = False
+    ended: float | None = None
+
+
 class Take(Protocol):
     """Takes groups from the manager, and counts progress."""
 
-    async def __call__(self, all_left: bool, wait_s: float, ended: float | None) -> Groups:
-        """The groups that are complete: when there are all that are left, or enough to train; after `wait_s`;
-        or when the share `ended` of the requests needs no engine any more. No group comes twice."""
+    async def __call__(self, all_left: bool, wait: Wait) -> Groups:
+        """The groups that are complete, when there are all that are left, or enough to train, or the wait is
+        over. No group comes twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +75,7 @@ class StairSeeding:
     async def run(self, window_s: float, stair: Stair) -> tuple[Spent, Groups]:
         """Lend engines for `window_s`, or until the batch is complete where no preemptible instance serves.
         Returns the groups that were taken and are not trained yet."""
-        reply, untrained = await self._take(True, 0.0, 1.0), list[GroupOut]()
+        reply, untrained = await self._take(True, Wait(0.0, ended=1.0)), list[GroupOut]()
         while True:
             untrained += reply.groups
             if self._over(reply, window_s):
@@ -73,28 +83,27 @@ class StairSeeding:
             if stair.due(self._elapsed_s, reply.ended, reply.half_fits):
                 break
             wait_s, ended = stair.look(self._elapsed_s)
-            reply = await self._take(True, self._wait_s(window_s, wait_s), ended)
+            reply = await self._take(True, self._wait(window_s, wait_s, ended))
         if not await self._halved():
             return await self._whole(window_s, reply, untrained)
         await self._ctx.offload_within(self._deadlines, self._work.train_on_half, True)
         self._spent = Spent(stair_s=self._elapsed_s)
-        await self._half(window_s, _with(reply, untrained))
+        reply = await self._half(window_s, _with(reply, untrained))
         await self._ctx.offload_within(self._deadlines, self._work.train_on_half, False)
-        return self._spent, _with(reply, [])
+        return self._spent, reply
 
-    async def _half(self, window_s: float, reply: Groups) -> None:
-        """Train on half of the devices until the window is over."""
-        while True:
+    async def _half(self, window_s: float, reply: Groups) -> Groups:
+        """Train on half of the devices until the window is over; what comes at its end is not trained."""
+        while not self._over(reply, window_s):
             half_s = self._spent.half_s + await self._train(reply)
             self._spent = Spent(self._spent.stair_s, half_s)
-            if self._over(reply, window_s):
-                return
-            reply = await self._take(False, self._wait_s(window_s), None)
+            reply = await self._take(False, self._wait(window_s))
+        return reply
 
     async def _whole(self, window_s: float, reply: Groups, untrained: list[GroupOut]) -> tuple[Spent, Groups]:
         """The rest of a window whose engines leave together."""
         while not self._over(reply, window_s):
-            reply = await self._take(True, self._wait_s(window_s), None)
+            reply = await self._take(True, self._wait(window_s))
             untrained += reply.groups
         return self._spent, _with(reply, untrained)
 
@@ -111,10 +120,11 @@ class StairSeeding:
     def _elapsed_s(self) -> float:
         return self._ctx.now() - self._began_s
 
-    def _wait_s(self, window_s: float, wait_s: float = LOOK_S) -> float:
+    def _wait(self, window_s: float, wait_s: float = LOOK_S, ended: float | None = None) -> Wait:
         """At most to the end of the window; beyond it until the first instance serves."""
         left_s = window_s - self._elapsed_s
-        return min(LOOK_S, max(wait_s, 0.0), left_s if left_s > 0 else LOOK_S)
+        at_most_s = min(LOOK_S, max(wait_s, 0.0), left_s if left_s > 0 else LOOK_S)
+        return Wait(at_most_s, until_served=left_s <= 0, ended=ended)
 
     def _over(self, reply: Groups, window_s: float) -> bool:
         return reply.remaining == 0 or (self._elapsed_s >= window_s and reply.remote_serving > 0)

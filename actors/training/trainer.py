@@ -32,7 +32,7 @@ from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from gleaner.actors.training.retrying_ask import ask_patiently
 from gleaner.actors.training.settings import TrainerSettings
-from gleaner.actors.training.stair_seeding import Spent, StairSeeding
+from gleaner.actors.training.stair_seeding import Spent, StairSeeding, Wait
 from gleaner.actors.training.stairs import PaperStair, PlannedStair
 from gleaner.actors.training.staleness import Staleness
 from gleaner.actors.training.step_samples import StepContents, samples_of
@@ -264,12 +264,15 @@ class Trainer(Actor):
         opened = OpenSeeding(version=self._done, root=self._root)
         await self.ctx.ask(engine, opened, deadline_s=ask_s, expect=Done)
         late_s = window_s + GROUPS_LATE_S
-        async with self.ctx.wait("the end of seeding", on=MANAGER, deadline_s=late_s, go_on=True) as wait:
+        what = "the end of seeding"
+        async with self.ctx.wait(what, on=MANAGER, deadline_s=late_s, go_on=True) as waiting:
 
-            async def take(all_left: bool, wait_s: float, ended: float | None) -> Groups:
+            async def take(all_left: bool, wait: Wait) -> Groups:
                 least = order.groups - len(have) if all_left else max(coming.least, 1)
-                taken = await self._take(order, have, least, wait_s, ended=ended)
-                self._look(taken, wait)
+                taken = await self._take(
+                    order, have, least, wait.at_most_s, until_served=wait.until_served, ended=wait.ended
+                )
+                self._look(taken, waiting)
                 have.extend(group.group for group in taken.groups)
                 return taken
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from gleaner.actors.names import BALANCER, TRAINER
 from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceServes, InstanceUp
 from gleaner.actors.protocol.rollout import Groups, TakeGroups
-from gleaner.actors.protocol.training import CloseSeeding, OpenSeeding, TrainStep
+from gleaner.actors.protocol.training import CloseSeeding, HalveSeeding, OpenSeeding, TrainStep
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.supervisor import Message
@@ -18,7 +18,8 @@ LATE_S = 0.5
 """From the moment at which a window should end to the order that ends it: two messages, and a turn of each
 actor. Not counted: the time of the manager's answer beyond its budget, and that for which a question of the
 trainer or its answer is under way after that moment. A bad link delays and loses both, each repeated part of
-a message costs a resend period, and neither the trainer nor the manager can end a window sooner."""
+a message costs a resend period, and neither the trainer nor the manager can end a window sooner. Nor is the
+rest of a micro-batch that half of the devices train when the window should end."""
 
 
 class SeedingEnds(Check):
@@ -26,7 +27,7 @@ class SeedingEnds(Check):
 
     fact_kinds = (MessagePassed,)
     message_kinds = (
-        TrainStep, OpenSeeding, CloseSeeding, TakeGroups, Groups,
+        TrainStep, OpenSeeding, HalveSeeding, CloseSeeding, TakeGroups, Groups,
         ForgetAll, InstanceUp, InstanceDown, InstanceServes,
     )  # fmt: skip
     name = "seeding window"
@@ -44,6 +45,8 @@ class SeedingEnds(Check):
         self._taken_s: float | None = None  # when the manager got that question
         self._replied_s: float | None = None  # when it sent the answer
         self._late_s = 0.0  # of the manager's answers in this window
+        self._halved = False  # half of the engines have left it
+        self._trains_s: float | None = None  # since when the trainer may train: it waits for no answer
         self._preemptible: set[tuple[str, int]] = set()
         self._serving: dict[tuple[str, int], int] = {}  # the version
         self._served_s: float | None = None  # since when an instance serves the window's version
@@ -84,6 +87,7 @@ class SeedingEnds(Check):
             asked_s, wait_s = self._asked
             self._late_s += max(0.0, fact.at_s - asked_s - wait_s, self._under_way_s(asked_s, fact.at_s))
             self._asked = None
+            self._trains_s = fact.at_s if self._halved else None
 
     def _under_way_s(self, asked_s: float, answered_s: float) -> float:
         """For how long the question and its answer were under way after the window should have ended."""
@@ -97,7 +101,14 @@ class SeedingEnds(Check):
     def _sent(self, fact: MessagePassed) -> Iterable[str]:
         """A message from the trainer."""
         message = fact.message
-        if isinstance(message, TakeGroups):
+        if self._trains_s is not None and isinstance(message, TakeGroups | CloseSeeding):
+            due_s = self._due_s
+            if due_s is not None and self._trains_s < due_s:  # one that begins later is late
+                self._late_s += max(0.0, fact.at_s - due_s)
+            self._trains_s = None
+        if isinstance(message, HalveSeeding):
+            self._halved, self._trains_s = True, fact.at_s
+        elif isinstance(message, TakeGroups):
             if self._asked is not None:  # lost, or the manager restarted: it gets the whole time again
                 self._late_s += fact.at_s - self._asked[0]
             self._asked = fact.at_s, message.wait_s
@@ -106,6 +117,7 @@ class SeedingEnds(Check):
                 self._began_s = fact.at_s
         elif isinstance(message, OpenSeeding):
             self._version, self._began_s, self._late_s, self._asked = message.version, None, 0.0, None
+            self._halved, self._trains_s = False, None
         elif isinstance(message, CloseSeeding):
             due_s = self._due_s
             if self._began_s is not None and due_s is not None:

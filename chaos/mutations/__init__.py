@@ -17,6 +17,7 @@ from gleaner.chaos.mutations.requests import REQUESTS
 from gleaner.chaos.mutations.rewards import REWARDS
 from gleaner.chaos.mutations.rollout import ROLLOUT
 from gleaner.chaos.mutations.rounds import ROUNDS
+from gleaner.chaos.mutations.stairs import STAIRS
 from gleaner.chaos.mutations.training import TRAINING
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
@@ -32,5 +33,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *MACHINES,
     *REWARDS,
     *ROUNDS,
+    *STAIRS,
 )
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

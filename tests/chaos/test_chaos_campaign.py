@@ -32,6 +32,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
     assert set(names()) == {
         "ci",
         "gang",
+        "stairs",
         "gateway",
         "hunt",
         "hunt-ahead",
