@@ -12,8 +12,7 @@ from typing import Protocol
 from gleaner.actors.protocol.rollout import GroupOut, Groups
 from gleaner.actors.protocol.training import HalveSeeding
 from gleaner.actors.training.stairs import Stair
-from gleaner.actors.training.work import TrainerWork
-from gleaner.supervisor import Context, Done, Refused, WorkDeadlines
+from gleaner.supervisor import Context, Done, Refused
 
 LOOK_S = 2.0  # between two looks at the batch, at most
 
@@ -45,28 +44,27 @@ class Spent:
     half_s: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class WindowTraining:
+    """What the trainer does within a window. on_half: train on half of the devices from now on, or on all of
+    them; train: add these groups, train what is due, and return its seconds. groups: of one micro-batch."""
+
+    on_half: Callable[[bool], Awaitable[None]]
+    train: Callable[[Groups], Awaitable[float]]
+    groups: int
+
+
 class StairSeeding:
     """See the module.
 
     Args:
-        engine: the worker of the trainer's host.
-        work: trains; its calls are made within `deadlines`.
+        engine: the worker of the trainer's host. ask_s: deadline of a message to it.
         take: see `Take`.
-        train: adds these groups, trains what is due, and returns its seconds.
-        ask_s: deadline of a message to the worker.
     """
 
-    def __init__(
-        self,
-        ctx: Context,
-        engine: str,
-        work: tuple[TrainerWork, WorkDeadlines],
-        take: Take,
-        train: Callable[[Groups], Awaitable[float]],
-        ask_s: float,
-    ) -> None:
-        self._ctx, self._engine, self._take, self._train, self._ask_s = ctx, engine, take, train, ask_s
-        self._work, self._deadlines = work
+    def __init__(self, ctx: Context, engine: str, ask_s: float, take: Take, training: WindowTraining) -> None:
+        self._ctx, self._engine, self._ask_s = ctx, engine, ask_s
+        self._take, self._training = take, training
         self.refused = False
         """The engines cannot be halved."""
         self._began_s = ctx.now()
@@ -86,19 +84,23 @@ class StairSeeding:
             reply = await self._take(True, self._wait(window_s, wait_s, ended))
         if not await self._halved():
             return await self._whole(window_s, reply, untrained)
-        await self._ctx.offload_within(self._deadlines, self._work.train_on_half, True)
+        await self._training.on_half(True)
         self._spent = Spent(stair_s=self._elapsed_s)
         reply = await self._half(window_s, _with(reply, untrained))
-        await self._ctx.offload_within(self._deadlines, self._work.train_on_half, False)
+        await self._training.on_half(False)
         return self._spent, reply
 
     async def _half(self, window_s: float, reply: Groups) -> Groups:
-        """Train on half of the devices until the window is over; what comes at its end is not trained."""
+        """Train on half of the devices until the window is over, a micro-batch at a time: what is left then
+        is faster on all of them."""
+        untrained = list(reply.groups)
         while not self._over(reply, window_s):
-            half_s = self._spent.half_s + await self._train(reply)
+            piece, untrained = untrained[: self._training.groups], untrained[self._training.groups :]
+            half_s = self._spent.half_s + await self._training.train(_with(reply, piece))
             self._spent = Spent(self._spent.stair_s, half_s)
-            reply = await self._take(False, self._wait(window_s))
-        return reply
+            reply = await self._take(False, Wait(0.0) if untrained else self._wait(window_s))
+            untrained += reply.groups
+        return _with(reply, untrained)
 
     async def _whole(self, window_s: float, reply: Groups, untrained: list[GroupOut]) -> tuple[Spent, Groups]:
         """The rest of a window whose engines leave together."""

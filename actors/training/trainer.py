@@ -32,7 +32,7 @@ from gleaner.actors.training.attempt_times import AttemptTimes
 from gleaner.actors.training.micro_batches import AsTheyCome, InOrder, MicroBatches
 from gleaner.actors.training.retrying_ask import ask_patiently
 from gleaner.actors.training.settings import TrainerSettings
-from gleaner.actors.training.stair_seeding import Spent, StairSeeding, Wait
+from gleaner.actors.training.stair_seeding import Spent, StairSeeding, Wait, WindowTraining
 from gleaner.actors.training.stairs import PaperStair, PlannedStair
 from gleaner.actors.training.staleness import Staleness
 from gleaner.actors.training.step_samples import StepContents, samples_of
@@ -280,7 +280,11 @@ class Trainer(Actor):
                 times.lap("seeding")
                 return await self._train_due(coming.add(taken.groups, taken.dropped), done, times)
 
-            window = StairSeeding(self.ctx, engine, (self._work, self._deadlines), take, train, ask_s)
+            async def on_half(half: bool) -> None:
+                await self.ctx.offload_within(self._deadlines, self._work.train_on_half, half)
+
+            size = self._settings.training.micro_batch_groups
+            window = StairSeeding(self.ctx, engine, ask_s, take, WindowTraining(on_half, train, size))
             stair = PaperStair() if stair_s is None else PlannedStair(stair_s)
             spent, reply = await window.run(window_s, stair)
             self._stairs = self._stairs and not window.refused

@@ -16,9 +16,8 @@ STAIRS: tuple[Mutation, ...] = (
         "what was trained on a stair is not trained again after the window",
         Edit(
             SEEDING,
-            "            reply = await self._take(False, self._wait(window_s))\n",
-            "            more = await self._take(False, self._wait(window_s))\n"
-            "            reply = _with(more, [*reply.groups, *more.groups])\n",
+            "            untrained += reply.groups\n        return _with(reply, untrained)\n",
+            "            untrained += [*piece, *reply.groups]\n        return _with(reply, untrained)\n",
         ),
         ("I2", "updates"),
     ),
