@@ -135,6 +135,10 @@ class SeedingEnds(Check):
             self._preemptible.clear()
             self._serving.clear()
         elif isinstance(message, InstanceUp):
+            for key in [one for one in self._serving if one[0] == message.instance]:
+                del self._serving[
+                    key
+                ]  # the balancer has one incarnation of a name, and this one serves nothing yet
             if message.kind == "preemptible":
                 self._preemptible.add((message.instance, message.incarnation))
         elif isinstance(message, InstanceDown | InstanceServes):
