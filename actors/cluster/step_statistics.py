@@ -174,8 +174,8 @@ def _paced(learnt: StepStatistics, times: StepTimes, gain: float) -> float:
         surplus=seen.surplus,
     )
     window_s = np.array([seen.seeding_s + finite(seen.half_s)])
-    count, stair_s = np.array([finite(times.mean_prem)]), np.array([seen.stair_s or np.inf])
-    machines = _machines(learnt, reserved, preemptible)
+    stair_s = np.array([np.inf if seen.stair_s is None else seen.stair_s])
+    count, machines = np.array([finite(times.mean_prem)]), _machines(learnt, reserved, preemptible)
     rolled_s = float(predict(work, machines, window_s, count, stair_s).rolled_s[0])
     if not 0 < rolled_s < math.inf:
         return learnt.pace

@@ -80,7 +80,7 @@ def test_stairs_train_the_samples_of_the_job_without_them() -> None:
 def test_engines_of_an_odd_number_stay_together(caplog: pytest.LogCaptureFixture) -> None:
     outcome = ended(SimCluster(setup(["seeding.stairs=paper"], devices=3)))
     assert [step.stair_s for step in steps_of(outcome)] == [None] * 4
-    reasons = [one for one in caplog.messages if "their number is odd" in one]
+    reasons = [one for one in caplog.messages if "cannot be halved" in one]
     assert len(reasons) == 1, "the reason is logged once"
 
 

@@ -95,7 +95,7 @@ class RolloutWorker(Actor):
         self._manager_lost = asyncio.Event()
         self._closing = False
         self._half = False  # half of its engines serve
-        self._cut = asyncio.Event()  # a turn has halved its engines
+        self._cut = asyncio.Event()  # a turn has carried out the last order on halves
 
     async def on_start(self) -> None:
         self._sender = self.ctx.network.token_sender(
@@ -208,7 +208,10 @@ class RolloutWorker(Actor):
     async def halve_seeding(self, message: HalveSeeding) -> Deferred:
         """Half of the devices go back to the trainer."""
         if not self._host.halves:
-            raise Refused(f"the engines of {self.ctx.name} cannot be halved: their number is odd")
+            raise Refused(
+                f"the engines of {self.ctx.name} cannot be halved: it needs an even number of copies of the "
+                "model, or of engine.threads"
+            )
         deferred = Deferred()
         self._half = self._commands.half = True
         self._cut.clear()
@@ -301,7 +304,7 @@ class RolloutWorker(Actor):
                 turn = await self._turn(commands)
             else:
                 turn = await self._loading(commands, commands.load)
-            if commands.half:
+            if commands.half is not None:
                 self._cut.set()
             check_turn(turn, commands.load, self._weights.served, self._received)
             idle = turn.idle

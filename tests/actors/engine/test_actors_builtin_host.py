@@ -14,6 +14,7 @@ from gleaner.actors.protocol.experts import ExpertsWanted
 from gleaner.actors.protocol.instances import Work
 from gleaner.actors.protocol.sampling_params import Grammar, Sampling
 from gleaner.actors.protocol.score_rows import Scores
+from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from tests.actors.engine.servers.test_servers_sglang import MODEL, published
 
@@ -70,3 +71,33 @@ def test_staged_weights_load_after_others_failed_to_stage(
     with pytest.raises(LoadFailed):
         host.stage(replace(sound, version=5, root=b"5" * 32, tensors=sound.tensors[:-1]))
     assert host.turn(StepCommands(load=sound)).version == 4
+
+
+def test_half_of_the_threads_makes_the_same_tokens(tmp_path: Path) -> None:
+    """Requests stay where they are, as the threads share one cache."""
+    rows = {}
+    for halved in (False, True):
+        host = BuiltinHost(BuiltinSettings.of(from_tree({"engine": {"threads": 2}}, "test")))
+        assert host.halves
+        fetched = published(tmp_path / str(halved))[1]
+        adds = [(3, [work(ticket, 5) for ticket in range(1, 5)])]
+        turns = [host.turn(StepCommands(load=fetched, adds=adds))]
+        for half in (halved, None, False, None):
+            turns.append(host.turn(StepCommands(half=half)))
+            assert host._engine is not None
+            if half is not None:
+                assert host._engine._blocks._threads == (1 if half else 2)
+        rows[halved] = [
+            (turn.output.tickets.tolist(), turn.output.tokens.tolist(), turn.output.flags.tolist())
+            for turn in turns
+            if turn.output is not None
+        ]
+    assert len(rows[True]) >= 3, "nothing was decoded on half"
+    assert rows[True] == rows[False]
+
+
+@pytest.mark.parametrize(("threads", "halves"), [(1, False), (2, True), (3, False), (4, True)])
+def test_odd_number_of_threads_has_no_halves(threads: int, halves: bool) -> None:
+    assert (
+        BuiltinHost(BuiltinSettings.of(from_tree({"engine": {"threads": threads}}, "test"))).halves == halves
+    )
