@@ -9,13 +9,13 @@ from collections.abc import Sequence
 
 from gleaner.configs.sections.fleet import Fleet, Liveness, Prices
 from gleaner.configs.sections.job import Job, Model, WarmStart
+from gleaner.configs.sections.judge import Judge
 from gleaner.configs.sections.network import Gateway, Network
 from gleaner.configs.sections.operation import Ablation, Limits, Loggers, Traces
 from gleaner.configs.sections.rewards import (
     Function,
     Http,
     Jobs,
-    Judge,
     Planner,
     Reward,
     Sandbox,

@@ -18,6 +18,10 @@ HostPath = Annotated[str, Meta(extra={"host_path": True})]
 from `--set`, relative to the working directory."""
 SettingsFolder = Annotated[str, Meta(extra={"host_path": True, "default": "."})]
 """A path on this host. If it is missing and its section is given: the folder of the file."""
+URL = r"^(https?://[^/\s@]+(/\S*)?)?\Z"
+"""Pattern of a URL without user and password, or nothing."""
+VARIABLE = r"^([A-Za-z_][A-Za-z0-9_]*)?\Z"
+"""Pattern of the name of a variable of the environment, or nothing."""
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
