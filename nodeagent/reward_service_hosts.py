@@ -1,11 +1,10 @@
 """Reward hosts of a reward service: its membership, and those that it starts itself.
 
 The membership is the one of a head: registry, Scheduler and a provider that rents nothing. `ServiceHosts`
-stands where a job has its controller: it submits the service as a job without an end, so that reward hosts
-run their part of it, and takes what the Scheduler reports of them.
+stands where a job has its controller, and takes what the Scheduler reports of them. The service is a job
+without an end that the Scheduler has from its start, so that reward hosts run their part of it.
 """
 
-import asyncio
 import hashlib
 import sys
 from collections import Counter
@@ -18,7 +17,7 @@ from gleaner.actors.cluster.local_hosts import HOPELESS, STOP_S, Join
 from gleaner.actors.cluster.provider import LocalProvider
 from gleaner.actors.cluster.scheduler import Scheduler
 from gleaner.actors.names import CONTROLLER, PROVIDER, SCHEDULER
-from gleaner.actors.protocol.cluster import JobEnded, JobIs, JobSpec, JobStatus, NodeSeen, SubmitJob
+from gleaner.actors.protocol.cluster import JobSpec, NodeSeen
 from gleaner.configs.load import dump
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.adapters import AdapterFactory
@@ -26,7 +25,6 @@ from gleaner.nodeagent.host import LOOPBACK
 from gleaner.supervisor import (
     Actor,
     ActorSystem,
-    AskFailed,
     ChildSpec,
     Done,
     Intensity,
@@ -39,8 +37,6 @@ from gleaner.supervisor import (
 )
 from gleaner.transport.wire import Peer
 
-SUBMIT_DEADLINE_S = 10.0
-RETRY_S = 0.5
 GRACE_S = 10.0
 """Of a host that the service starts: an ordered end takes no longer."""
 PREFIX = "rewards-"
@@ -69,33 +65,10 @@ def job_of(config: Config, join: Peer) -> JobSpec:
 
 
 class ServiceHosts(Actor):
-    """See the module. job: the service."""
+    """See the module."""
 
-    def __init__(self, job: JobSpec) -> None:
-        self._job = job
+    def __init__(self) -> None:
         self._seen: Counter[str] = Counter()  # events of hosts, by kind
-
-    async def on_start(self) -> None:
-        self.ctx.background(self._submit(), "job")
-
-    async def _submit(self) -> None:
-        """Have the hosts run this service, and none with other settings."""
-        async with self.ctx.wait(
-            "the service to be a job", on=SCHEDULER, deadline_s=SUBMIT_DEADLINE_S, go_on=True
-        ):
-            while True:
-                try:
-                    await self._submit_once()
-                    return
-                except AskFailed as problem:
-                    self.ctx.log.warning("reward hosts get no work yet: %s", problem)
-                    await asyncio.sleep(RETRY_S)
-
-    async def _submit_once(self) -> None:
-        known = await self.ctx.ask(SCHEDULER, JobStatus(), deadline_s=SUBMIT_DEADLINE_S, expect=JobIs)
-        if known.state == "running" and known.run_id != self._job.run_id:
-            await self.ctx.ask(SCHEDULER, JobEnded(ok=True), deadline_s=SUBMIT_DEADLINE_S, expect=Done)
-        await self.ctx.ask(SCHEDULER, SubmitJob(job=self._job), deadline_s=SUBMIT_DEADLINE_S, expect=JobIs)
 
     @handles(NodeSeen)
     async def seen(self, message: NodeSeen) -> Done:
@@ -113,8 +86,8 @@ def membership(system: ActorSystem, job: JobSpec, boot: int, adapters: AdapterFa
     return (
         child("registry", lambda: Registry(lambda: system.limits.lease_s)),
         child(PROVIDER, lambda: LocalProvider(None, boot, adapters.trace)),
-        child(SCHEDULER, lambda: Scheduler(boot)),
-        child(CONTROLLER, lambda: ServiceHosts(job)),
+        child(SCHEDULER, lambda: Scheduler(boot, standing=job)),
+        child(CONTROLLER, ServiceHosts),
     )
 
 

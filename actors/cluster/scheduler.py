@@ -84,10 +84,13 @@ class LookForSilence(Message, frozen=True):
 
 
 class Scheduler(Actor):
-    """See the module docstring. `boot` identifies the life of the head's process."""
+    """See the module docstring. `boot` identifies the life of the head's process. standing: the job of this
+    cluster from its start, in the place of any other one: no host is ever without it. None: a client submits.
+    """
 
-    def __init__(self, boot: int) -> None:
+    def __init__(self, boot: int, standing: JobSpec | None = None) -> None:
         self._boot = boot
+        self._standing = standing
         self._now = ClusterState()
         self._members = Members()
         self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
@@ -108,6 +111,7 @@ class Scheduler(Actor):
                 for node, role in event.roles.items():
                     self._members.put(node, Member(role, event.agents[node], "up", self.ctx.turn_time()))
                     self.ctx.watch(event.agents[node])
+        await self._take_standing()
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
             if self._now.state == "running":
@@ -116,6 +120,16 @@ class Scheduler(Actor):
         self._look_later()
 
     # -- the job --
+
+    async def _take_standing(self) -> None:
+        """Before the first hello is answered: a host that got no job would stop what it runs."""
+        if self._standing is None:
+            return
+        known = self._now.job.run_id if self._now.job is not None else ""
+        if known != self._standing.run_id:
+            await self._become(ClusterState(job=self._standing, state="running", done=known))
+        elif self._now.state != "running":
+            await self._become(structs.replace(self._now, state="running"))
 
     @handles(SubmitJob)
     async def submit(self, message: SubmitJob) -> JobIs:

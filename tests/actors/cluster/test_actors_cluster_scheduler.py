@@ -85,8 +85,8 @@ class World:
         test.spawn("cluster/provider", lambda: Provider(self.received))
         self.schedule()
 
-    def schedule(self, boot: int = 1) -> None:
-        self.test.spawn("cluster/scheduler", lambda: Scheduler(boot))
+    def schedule(self, boot: int = 1, standing: JobSpec | None = None) -> None:
+        self.test.spawn("cluster/scheduler", lambda: Scheduler(boot, standing))
 
     def control(self) -> None:
         self.test.spawn("training/controller", lambda: Controller(self.seen))
@@ -128,6 +128,19 @@ async def test_job_is_taken_once_and_given_to_hosts(tmp_path: Path) -> None:
         assert (await world.hello("spot", agent)).job == job("run")
         with pytest.raises(Refused, match="job run is running here"):
             await world.submit("other")
+
+
+async def test_standing_job_is_given_with_the_first_hello_and_replaces_any_other(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit("other")
+        agent = test.spawn("spot/agent", Idle)
+        for boot in (2, 3):
+            test.kill("cluster/scheduler")
+            world.schedule(boot, standing=job("service"))
+            work = await world.hello("spot", agent)
+            assert (work.job, work.done) == (job("service"), "other")
+        await until(lambda: StartFleet(job=job("service")) in world.received)
 
 
 class Called(Actor):
