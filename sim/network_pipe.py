@@ -93,6 +93,13 @@ class Pipe(Generic[T]):
         """Messages sent and not read yet."""
         return len(self._queue)
 
+    def held_up_by_others(self, within_s: float) -> bool:
+        """Whether a message is on its way now that would take at most `within_s` if the path were its own."""
+        if not self._queue:
+            return False
+        arrives_s, size_bytes, _ = self._queue[0]
+        return self._now() < arrives_s < math.inf and size_bytes <= within_s * self._path.bulk_rate_bytes_s
+
     def read_into(self, on_item: Callable[[T], None]) -> None:
         """Deliver from now on."""
         self._on_item = on_item

@@ -8,7 +8,6 @@ share its rate. An open connection neither loses nor reorders anything.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, TypeVar
@@ -17,6 +16,7 @@ from xxhash import xxh3_64_intdigest
 
 from gleaner.sim.network_path import End, Flow, Path, Station
 from gleaner.sim.network_pipe import Pipe
+from gleaner.sim.network_stall import StallTimer
 from gleaner.transport.endpoint import endpoint as checked_endpoint
 
 if TYPE_CHECKING:
@@ -57,6 +57,8 @@ class SimConnection:
         self._closed = False
         self._reader: asyncio.Future[None] | None = None
         self._writer: asyncio.Future[None] | None = None
+        self._receiving = StallTimer(station.process, into)
+        self._sending = StallTimer(station.process, out)
         into.on_end = self._on_end
         into.on_free = self._on_receive
         into.read_into(self._on_piece)
@@ -73,26 +75,34 @@ class SimConnection:
 
     async def receive(self, place: memoryview, stall_s: float, least_bytes: int = 1) -> int:
         filled = 0
-        async with asyncio.timeout(stall_s) as stall:
+        self._receiving.allow(stall_s)
+        try:
             while filled < len(place):
                 count = await self._receive(place[filled:])
                 if count == 0:
                     break
                 filled += count
                 if count >= min(least_bytes, len(place)):
-                    _grant(stall, self._station.process.time() + stall_s)
+                    self._receiving.allow(stall_s)
+        finally:
+            self._receiving.stop()
         return filled
 
     async def send(self, data: bytes, stall_s: float) -> None:
-        async with asyncio.timeout(stall_s):
+        self._sending.allow(stall_s)
+        try:
             await self._write(memoryview(data), 1.0)
+        finally:
+            self._sending.stop()
 
     async def send_content(self, head: bytes, content: memoryview, stall_s: float, least_bytes: int) -> None:
         await self.send(head, stall_s)
-        async with asyncio.timeout(stall_s) as stall:
+        try:
             for at in range(0, len(content), least_bytes):
-                _grant(stall, self._station.process.time() + stall_s)
+                self._sending.allow(stall_s)
                 await self._write(content[at : at + least_bytes], self._scale)
+        finally:
+            self._sending.stop()
 
     async def read(self) -> bytes:
         """What has arrived, at least one byte; b"" after the end. Raises OSError."""
@@ -108,7 +118,7 @@ class SimConnection:
         self._enough = enough or (1 if self._scale > 1 else min(len(place), self._window_bytes()))
         while self._arrived_bytes < self._enough and self._ended is None:
             self._reader = self._station.process.create_future()
-            await self._reader
+            await self._receiving.wait(self._reader)
         if not self._arrived_bytes:
             if self._ended is not End.CLOSED:
                 raise ConnectionResetError("connection reset by peer")
@@ -134,6 +144,8 @@ class SimConnection:
     def _leave(self, how: End) -> None:
         if not self._closed:
             self._closed = True
+            self._receiving.close()
+            self._sending.close()
             self._station.sockets.pop(self, None)
             self._into.shut()
             self._out.end(how)
@@ -161,7 +173,7 @@ class SimConnection:
             piece = bytes(data[at : at + step])
             while self._ended is None and self._unread_bytes >= PIECES * step:
                 self._writer = self._station.process.create_future()
-                await self._writer
+                await self._sending.wait(self._writer)
             if self._ended is not None:
                 raise BrokenPipeError("the other end has closed the connection")
             self._unread_bytes += len(piece)
@@ -286,11 +298,6 @@ def _connected(
     theirs = listener.come(station, forth, answers, back)
     ours.peer, theirs.peer = theirs, ours
     return ours
-
-
-def _grant(timeout: asyncio.Timeout, until_s: float) -> None:
-    with contextlib.suppress(RuntimeError):  # it struck in this very turn
-        timeout.reschedule(until_s)
 
 
 def _wake(waiter: asyncio.Future[None] | None) -> None:

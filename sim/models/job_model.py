@@ -24,7 +24,7 @@ from gleaner.sim.models.training_cost import STATE_BYTES_PER_PARAMETER, Passes, 
 CHUNK_BYTES = 64 * 2**10
 """The smallest that the settings allow."""
 CHUNK_STANDS_FOR_BYTES = 2**28
-"""At most: a chunk on the wire must arrive within the stall limit of its source, among several pullers."""
+"""At most: over a path of its own, a chunk must arrive within the stall limit of its source."""
 LEAST_CHUNKS, MOST_CHUNKS = 4, 128
 KNOWN_BY = 1
 """Leading rows of a prompt that identify its problem where a row represents many tokens: the number of rows

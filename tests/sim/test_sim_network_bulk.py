@@ -17,6 +17,7 @@ from gleaner.sim.network import SimNet
 from gleaner.sim.network_carrier import SimCarrier
 from gleaner.sim.network_path import Profile
 from gleaner.transport.bulk import BulkServer, BulkSource, Chunk, PullTimeout, SourceGone, pull
+from gleaner.transport.bulk_pull import STALL_S
 from gleaner.transport.carrier import Connection
 from tests.sim.simulated_network import now_s
 
@@ -114,6 +115,23 @@ def test_pullers_sharing_a_card_share_its_rate() -> None:
     together_s = 4 * len(CONTENT) * 2e4 / 1e9
     assert max(hosts.took_s.values()) == pytest.approx(together_s, rel=0.15)
     assert min(hosts.took_s.values()) > 0.6 * together_s
+
+
+def test_pieces_that_wait_for_other_pullers_are_no_stall() -> None:
+    hosts = Hosts(20, scale=1e5)  # each has up to 4 connections of 4 pieces on the card: 16 s of its rate
+    hosts.pull_all(within_s=200.0)
+    assert list(hosts.outcomes.values()) == [None] * 20
+    assert max(hosts.took_s.values()) == pytest.approx(20 * len(CONTENT) * 1e5 / 1e9, rel=0.1)
+    assert not hosts.server.refused
+
+
+def test_pieces_that_wait_are_a_stall_once_their_source_is_cut_off() -> None:
+    hosts = Hosts(20, scale=1e5)
+    for number in range(20):
+        hosts.loop.call_later(10.0, hosts.net.partition, "source", f"p{number}")
+    hosts.pull_all(within_s=60.0)
+    assert all(isinstance(outcome, PullTimeout | SourceGone) for outcome in hosts.outcomes.values())
+    assert max(hosts.took_s.values()) < 10.0 + 2 * STALL_S + 0.5
 
 
 def test_slow_line_slows_only_its_own_puller() -> None:
