@@ -93,11 +93,12 @@ class SimWire:
             return Sent.NO_ROUTE
         if isinstance(to, Peer):
             dial = self._dials.get(to)
-            loop = asyncio.get_running_loop()
-            if dial is None and self._rejections.holds_back(to, loop.time()):
-                loop.call_soon(self._tell_link, to, Link.REJECTED)
-                return Sent.OK
-            dial = dial or self._dial(to)
+            if dial is None:
+                loop = asyncio.get_running_loop()
+                if self._rejections.holds_back(to, loop.time()):
+                    loop.call_soon(self._tell_link, to, Link.REJECTED)
+                    return Sent.OK
+                dial = self._dial(to)
         elif to.startswith(DIAL_ROUTE):
             dial = self._by_route.get(to)
         else:

@@ -199,12 +199,14 @@ class ProcessLoop(asyncio.AbstractEventLoop):
 
     def awake_s(self) -> float:
         """Seconds so far in which it was not frozen; they grow while it runs."""
-        now_s = self._frozen_at_s if self.frozen else self.time()
+        now_s = self._master.now_s if self._parked is None or not self.alive else self._frozen_at_s
         return now_s - self._frozen_s
 
     def paused_s(self) -> float:
         """Seconds so far in which it was frozen."""
-        return self.time() - self.awake_s()
+        if self._parked is None or not self.alive:
+            return self._frozen_s
+        return self._frozen_s + self._master.now_s - self._frozen_at_s
 
     def freeze(self) -> None:
         """SIGSTOP: nothing of it runs until `thaw`; incoming events wait in order."""

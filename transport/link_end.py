@@ -180,7 +180,7 @@ class LinkEnd:
     @property
     def idle(self) -> bool:
         """Whether the session is open, with no message in flight and no waiter."""
-        return self.ready and not self.out.in_flight and not self.waiters
+        return self.ready and not self.waiters and not self.out.in_flight
 
     @property
     def ack_due(self) -> bool:

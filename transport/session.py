@@ -123,15 +123,19 @@ class SendWindow:
             raise BadField(f"acknowledged {number}, sent were {self._cut_to}")
         if number <= self._acked and limit <= self._limit:
             return False
-        self._limit = max(limit, self._limit)
-        self._acked = max(number, self._acked)
-        while self._flight:
-            batch = self._flight[0]
+        if limit > self._limit:  # no calls of `max`: this runs for every frame
+            self._limit = limit
+        if number > self._acked:
+            self._acked = number
+        flight = self._flight
+        while flight:
+            batch = flight[0]
             if batch.first + len(batch.envelopes) - 1 > number:
                 break
             self._flight_bytes -= batch.size_bytes
-            self._flight.popleft()
-            self._cursor = max(0, self._cursor - 1)
+            flight.popleft()
+            if self._cursor:
+                self._cursor -= 1
         self._reopen()
         return True
 

@@ -85,8 +85,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.batches.group_delivery",
-                "            ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]",
-                "            ready = [g for g in range(len(batch.groups)) if batch.due(g)]",
+                "            ready = batch.due_but(have)",
+                "            ready = batch.due_but(set())",
             ),
         ),
         ("I1", "I8", "updates"),

@@ -53,11 +53,11 @@ class TurnClock:
     def now(self) -> float:
         """Seconds; never runs backward, and no faster than the loop's time."""
         now_s = self._loop.time()
+        if self._paused_s is not None:
+            return now_s - self._paused_s()
         return now_s - self._away_s - self._late_s(now_s)
 
     def _late_s(self, now_s: float) -> float:
-        if self._paused_s is not None:
-            return self._paused_s()
         return max(now_s - self._timer.when(), 0.0) if self._timer is not None else 0.0
 
     def _tick(self) -> None:

@@ -63,7 +63,7 @@ class GroupReaders:
             self._seen[name] = batch.verdicts
             over = over or (ask.ended is not None and self._outlook.ended(batch) >= ask.ended)
             have = _had(batch, ask)
-            ready = [g for g in range(len(batch.groups)) if g not in have and batch.due(g)]
+            ready = batch.due_but(have)
             if held:
                 ready = [group for group in ready if batch.delivered(group)]
             left = batch.wanted - len(have)

@@ -50,11 +50,18 @@ class Batch:
         """All samples of the group are finished and have their verdicts."""
         return all(log.status for log in self.groups[group])  # `judged`, without a call for each
 
-    def due(self, group: int) -> bool:
-        """The group is complete and counts: the trainer may have it."""
-        if self.selects and group not in self.fates.kept:
-            return False
-        return self.complete(group)
+    def due_but(self, have: Collection[int]) -> list[int]:
+        """The groups, without those, that are complete and count: the trainer may have them. Runs after each
+        verdict, so it has no call for each group."""
+        due, kept, selects = [], self.fates.kept, self.selects
+        for group, logs in enumerate(self.groups):
+            for log in logs:
+                if not log.status:  # as `complete`
+                    break
+            else:
+                if group not in have and (not selects or group in kept):
+                    due.append(group)
+        return due
 
     def closed(self, group: int) -> bool:
         """The samples of the group that count are known, and finished."""
@@ -105,7 +112,7 @@ class Batch:
         if taker < self.taker:
             return []
         taken = self.taken if taker == self.taker else frozenset[int]()
-        return [group for group in range(len(self.groups)) if group not in taken and self.due(group)]
+        return self.due_but(taken)
 
     def requests(self) -> Iterator[RequestLog]:
         """All requests; those whose samples were generated again are first, those that do not count in their
