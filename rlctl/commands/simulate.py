@@ -22,6 +22,7 @@ from gleaner.rlctl.quantity_format import duration
 from gleaner.rlctl.simulate import Progress, Simulated, Stop, baseline_of, simulate_all
 from gleaner.rlctl.simulate_page import RequestText, page_of, rows_of
 from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
+from gleaner.rlctl.width_table import WidthRow, lines_of, width_rows
 from gleaner.sim.models.hardware import device_names
 from gleaner.sim.models.shapes import model_names
 from gleaner.sim.run_setup import RunSetup
@@ -34,7 +35,8 @@ The actors are those of `rlctl run`; engines, trainers, network and disks are mo
 on the reserved host alone, as a baseline. Ctrl-C ends it and shows the results so far.
 
 It prints a table and writes a page with plots: throughput, parts of a step's time, T_seed, instances in use,
-tokens per money at the prices of the settings (--set prices.preemptible_per_hour=2).
+tokens per money at the prices of the settings (--set prices.preemptible_per_hour=2). For hosts of several
+devices it also prints the predicted step of each tensor-parallel width, and marks the best one.
 
 devices: {", ".join(device_names())}
 models:  {", ".join(model_names())}
@@ -138,18 +140,20 @@ def run(args: argparse.Namespace) -> int:
         done = simulate_all(settings, stop, show.progress)
     show.over()
     asked = RequestText(config, words, setting.trace, notes)
+    widths = width_rows(setting)
     report = {
         "interrupted": stop.asked,
         "machines": asked.machines,
         "notes": list(notes),
         "runs": {one.name: _builtins(one) for one in done},
+        "widths": msgspec.to_builtins(widths),
     }
     if folder is not None:
         _write(folder, page_of(asked, done), report)
     if args.json:
         sys.stdout.write(msgspec.json.encode({"kind": "result", **report}).decode() + "\n")
     else:
-        _print(asked, done, folder)
+        _print(asked, done, widths, folder)
     if stop.asked:
         return INTERRUPTED
     return OK if all(one.outcome.ended == "done" for one in done) else FAILED
@@ -234,9 +238,9 @@ def _write(folder: Path, page: str, report: dict[str, object]) -> None:
         raise failed(f"{folder}: cannot be written: {problem.strerror}") from problem
 
 
-def _print(asked: RequestText, done: list[Simulated], folder: Path | None) -> None:
+def _print(asked: RequestText, done: list[Simulated], widths: list[WidthRow], folder: Path | None) -> None:
     out = console()
-    for line in rows_of(asked, done):
+    for line in [*rows_of(asked, done), *lines_of(widths)]:
         out.print(line, markup=False)
     if folder is not None:
         out.print(f"page with plots: {folder / 'simulate.html'}", markup=False)
