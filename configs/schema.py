@@ -141,6 +141,8 @@ class Config(Section, frozen=True, kw_only=True):
                 f"{self.rollout.staleness}: when weights change in the middle of a response is no function "
                 "of the seed"
             )
+        if self.engine.width_plan != "off":
+            self._check_width_plan()
         if self.engine.in_flight == "kept":
             if not self.rollout.staleness and self.training.backend != "own":
                 raise ValueError(
@@ -188,6 +190,25 @@ class Config(Section, frozen=True, kw_only=True):
         if stairs == "model" and self.seeding.controller != "model":
             raise ValueError(
                 "seeding.controller: expected model where seeding.stairs is model, got "
+                f"{self.seeding.controller}: no other controller predicts a step"
+            )
+
+    def _check_width_plan(self) -> None:
+        """Widths change between steps, by plans of steps. Raises ValueError."""
+        plan = self.engine.width_plan
+        if self.training.backend == "own":
+            raise ValueError(
+                f"engine.width_plan: expected off where training.backend is own, got {plan}: no step "
+                "is planned"
+            )
+        if self.rollout.staleness:
+            raise ValueError(
+                f"rollout.staleness: expected 0 where engine.width_plan is {plan}, got "
+                f"{self.rollout.staleness}: there is no time between steps in which no engine has requests"
+            )
+        if plan == "model" and self.seeding.controller != "model":
+            raise ValueError(
+                f"seeding.controller: expected model where engine.width_plan is model, got "
                 f"{self.seeding.controller}: no other controller predicts a step"
             )
 

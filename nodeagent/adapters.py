@@ -33,6 +33,11 @@ from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
 
 
+def devices_of(inventory: Inventory) -> int:
+    """Devices over which engines spread a model; a host without GPUs counts as one."""
+    return max(1, len(inventory.gpus))
+
+
 class AdapterFactory(Protocol):
     """Each call makes a new object, for one life of one actor; its kept state is stored under its path."""
 
@@ -48,8 +53,9 @@ class AdapterFactory(Protocol):
     def trace(self, name: str) -> Trace:
         """The trace of availability of this name or file. Raises TraceError."""
 
-    def engine_host(self, config: Config, kind: str) -> AnyHost:
-        """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible)."""
+    def engine_host(self, config: Config, kind: str, width: int = 0) -> AnyHost:
+        """An engine without weights, for a RolloutWorker of this kind (reserved or preemptible). width:
+        devices of one copy of the model; 0: as the settings have it."""
 
     def control_page(self, store_dir: Path, instance: str) -> ControlPage | None:
         """The page on which an instance shows its served weights to the processes of its host; None: it has
@@ -141,12 +147,13 @@ class RealAdapterFactory:
         """See `AdapterFactory`."""
         return trace.read(name)
 
-    def engine_host(self, config: Config, kind: str) -> AnyHost:
+    def engine_host(self, config: Config, kind: str, width: int = 0) -> AnyHost:
         """See `AdapterFactory`. The engine beside the trainer, on its device, is always the builtin one."""
         if kind == "preemptible" and config.engine.kind != "builtin":
-            from gleaner.actors.engine.servers.factory import server_host
+            from gleaner.actors.engine.servers.factory import Spread, server_host
 
-            return server_host(config)
+            copies = devices_of(self.inventory()) // width if width else 0
+            return server_host(config, spread=Spread(width, copies) if width else None)
         from gleaner.actors.engine.builtin.host import BuiltinHost
         from gleaner.actors.engine.builtin.settings import BuiltinSettings
 

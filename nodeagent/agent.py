@@ -38,6 +38,7 @@ HELLO_DEADLINE_S = 2.0
 MAX_STRANGER_S = 15.0  # between two hellos to a head that does not admit our key; doubled up to it
 GOODBYE_DEADLINE_S = 1.0  # if the goodbye is lost, the host counts as killed, which is harmless
 CHILDREN_LATE_S = 60.0  # a start or stop of children that takes so long is logged, again each time
+TRIAL_LOOK_S = 1.0  # between two looks at an engine that was launched with another width
 MAX_TROUBLES = 8  # reported reasons that are remembered; more would be the same few in turn
 
 Leave = Callable[[int, str], None]
@@ -73,6 +74,7 @@ class NodeAgent(Actor):
         self._state = "up"
         self._wanted: JobSpec | None = children.job
         self._done = ""  # the job that is over, according to the head
+        self._width = 0  # planned for the engine here
         self._given = asyncio.Event()
         self._news = asyncio.Event()  # the next hello is due now
         self._lacks = ""  # what its part of the job needs, and this host has not
@@ -114,8 +116,8 @@ class NodeAgent(Actor):
                 self._connected = True
                 self._stranger_s = HELLO_AGAIN_S
                 self._troubles.clear()
-                if self._state == "up" and work.job != self._wanted:
-                    self._wanted, self._done = work.job, work.done
+                if self._state == "up" and (work.job, work.width) != (self._wanted, self._width):
+                    self._wanted, self._done, self._width = work.job, work.done, work.width
                     self._given.set()
             await self.ctx.idle(self._news, pause_s)
 
@@ -150,20 +152,23 @@ class NodeAgent(Actor):
             inventory=self._inventory,
             state=self._state,
             run_id=self._children.job.run_id if self._children.job is not None else "",
+            width=self._children.width,
         )
         return await self.ctx.ask(SCHEDULER, hello, deadline_s=deadline_s, expect=NodeWork)
 
     async def _run(self) -> None:
         """Beside the hellos: children may take longer to start or stop than the silence that counts."""
         while True:
-            await self.ctx.idle(self._given)
+            if not await self.ctx.idle(self._given, TRIAL_LOOK_S if self._children.on_trial else None):
+                await self._children.look()
+                continue
             self._given.clear()
             job, self._lacks = self._wanted, ""
             try:
                 async with self.ctx.wait(
                     "its children", on=self._on(), deadline_s=CHILDREN_LATE_S, go_on=True
                 ):
-                    await self._children.run(job, self._done)
+                    await self._children.run(job, self._done, self._width)
                 self._news.set()  # other hosts may wait until this one has released the last job
             except UnmetRequirements as problem:
                 self._unfit(str(problem))

@@ -15,13 +15,17 @@ from gleaner.actors.cluster import job as places
 from gleaner.actors.names import CONTROLLER, STATE
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
+from gleaner.nodeagent.adapters import devices_of
+from gleaner.nodeagent.engine_launcher import ENGINE, EngineLauncher
 from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, UnmetRequirements
 from gleaner.nodeagent.host import COMMIT_S, Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import ClosingTracer, HostServices, ResourceHold
+from gleaner.nodeagent.launch import USUAL, Launch
 from gleaner.nodeagent.numeric_threads import DEFAULTS, thread_limits
 from gleaner.nodeagent.process_arguments import arguments, environment
 from gleaner.nodeagent.process_trees import rank_kind, threads
 from gleaner.nodeagent.restarts import RestartReporter
+from gleaner.nodeagent.width_trial import WidthTrial
 from gleaner.supervisor import (
     ActorSystem,
     ChildSpec,
@@ -81,6 +85,7 @@ class Children:
         self._job: JobSpec | None = None
         self._tracer: ClosingTracer | None = None
         self._memory: ResourceHold | None = None
+        self._engine: EngineLauncher | None = None
         self._lock = asyncio.Lock()
         self._closed = False
 
@@ -89,22 +94,43 @@ class Children:
         """The job that runs here, until the last of its children has stopped."""
         return self._job
 
+    @property
+    def width(self) -> int:
+        """The width that the engine here was launched with; 0: none of its own."""
+        return self._engine.trial.width if self._engine is not None else 0
+
+    @property
+    def on_trial(self) -> bool:
+        """Whether `look` is due from time to time."""
+        return self._engine is not None and self._engine.trial.on_trial
+
     def names(self) -> list[str]:
         """Declared children; of a gang, its processes."""
         return [name for tree in self._trees() for name in tree.names() if tree.subtree(name) is None]
 
-    async def run(self, job: JobSpec | None, done: str = "") -> None:
+    async def run(self, job: JobSpec | None, done: str = "", width: int = 0) -> None:
         """Run the part of `job` that belongs here, and of no other. done: the run id of a job that is over.
+        width: planned for the engine here, which is launched anew if it has another one; 0: no change.
         Raises Unfit, ConfigError, OSError, JournalError, CannotRun."""
         async with self._lock:
-            if job == self._job or self._closed:
+            if self._closed:
+                return
+            if job == self._job:
+                if self._engine is not None:
+                    await self._engine.ordered(width)
                 return
             last = self._job
             await self._stop()
             if last is not None and last.run_id == done:
                 self._services.job_is_over(replace(self._location, job=done))
             if job is not None:
-                await self._start(job)
+                await self._start(job, width)
+
+    async def look(self) -> None:
+        """Look after an engine that is on trial (`width_trial`)."""
+        async with self._lock:
+            if self._engine is not None and not self._closed:
+                await self._engine.look()
 
     async def stop(self) -> None:
         """Stop every child in order, free the job's shared memory, start nothing more."""
@@ -133,11 +159,12 @@ class Children:
                 return process.pid
         return None
 
-    async def _start(self, job: JobSpec) -> None:
+    async def _start(self, job: JobSpec, width: int) -> None:
         own = places.with_gateway(job, self._gateway) if self._gateway else job
         config = places.config_of(own)
         if lacks := await self._services.adapters.unmet(self._role, config):
             raise UnmetRequirements(lacks)
+        trial = self._trial(config, width)
         bounds = Bounds.of(config)
         self._system.live_by(bounds.limits)  # the agent started before any settings were known
         if bounds.force_out:
@@ -155,9 +182,10 @@ class Children:
         self._system.incarnations.at_least(await self._journal.newest_incarnation())
         fleet = config.fleet
         intensity = Intensity(restarts=fleet.restarts, within_s=fleet.restarts_within_s)
+        launch = USUAL if trial is None else trial.launch
         spec = one_for_one(
             *self._actors(job, config),
-            *(self._child(kind, job_file, config, intensity) for kind in self._kinds(config)),
+            *(self._child(kind, job_file, config, intensity, launch) for kind in self._kinds(config)),
             name=f"{self._location.node}/children",
             intensity=intensity,
         )
@@ -171,6 +199,10 @@ class Children:
             on_restart=self._reporter,
             journals=self._journal,
         )
+        if trial is not None:
+            self._engine = EngineLauncher(
+                self._tree, trial, lambda launch: self._process(ENGINE, job_file, config, launch)
+            )
         log.info("job %s: starting %s", job.run_id, ", ".join(self._tree.names()))
         try:
             await self._tree.start()
@@ -178,7 +210,7 @@ class Children:
             self._gave_up(problem)
 
     async def _stop(self) -> None:
-        tree, self._tree = self._tree, None
+        tree, self._tree, self._engine = self._tree, None, None
         job = self._job
         journal, self._journal = self._journal, None
         tracer, self._tracer = self._tracer, None
@@ -197,7 +229,24 @@ class Children:
         self._job = None
 
     def _gave_up(self, problem: Exception) -> None:
+        self._engine = None
         self._on_give_up(problem)
+
+    def _trial(self, config: Config, width: int) -> WidthTrial | None:
+        """Of the engine here; None where the settings give it no width. Raises UnmetRequirements."""
+        widths = config.engine.widths
+        if self._role != "preemptible" or not widths:
+            return None
+        devices = devices_of(self._services.adapters.inventory())
+        trial = WidthTrial(widths, devices, width, config.engine.start_s)
+        if not trial.width:
+            raise UnmetRequirements(
+                [
+                    f"engine.widths: none of {widths} cuts the {devices} devices of this host into equal "
+                    "groups; add one that does"
+                ]
+            )
+        return trial
 
     def _trees(self) -> list[Supervisor]:
         """The supervisor of the children, and those below it that run."""
@@ -221,10 +270,12 @@ class Children:
         }
         return (*kinds, *(kind for kind, asked in wanted.items() if asked))
 
-    def _child(self, kind: str, job_file: Path, config: Config, intensity: Intensity) -> ChildSpec:
+    def _child(
+        self, kind: str, job_file: Path, config: Config, intensity: Intensity, launch: Launch
+    ) -> ChildSpec:
         """The spec of one process; of a trainer with several processes, of all of them, which only run
         together."""
-        own = self._process(kind, job_file, config)
+        own = self._process(kind, job_file, config, launch if kind == ENGINE else USUAL)
         if kind != "trainer" or config.training.processes == 1:
             return own
         # The trainer is the last to start and the first to stop: it gives the orders.
@@ -233,17 +284,18 @@ class Children:
         name = f"{self._location.node}/gang"
         return child(name, one_for_all(*ranks, own, name=name, intensity=intensity))
 
-    def _process(self, kind: str, job_file: Path, config: Config) -> ChildSpec:
+    def _process(self, kind: str, job_file: Path, config: Config, launch: Launch = USUAL) -> ChildSpec:
         location = self._location
         spec = ProcessSpec(
-            arguments(kind, location, job_file),
+            arguments(kind, location, job_file, launch),
             location.state_dir / "logs" / f"{kind}.out",
             {**thread_limits(threads(kind, config)), **environment(location)},
             HOPELESS | {IN_USE},  # in use is a port that the settings name, the gateway's; others take any
             places.health_of(config),
             defaults=DEFAULTS,
         )
-        return child(kind, spec, shutdown_s=STOP_S)
+        restart = "temporary" if launch.trial else "permanent"
+        return child(kind, spec, shutdown_s=STOP_S, restart=restart)
 
     def _actors(self, job: JobSpec, config: Config) -> list[ChildSpec]:
         """The actors of a role that live in the node agent's own process."""

@@ -50,7 +50,9 @@ async def serve(order: ChildCommand, stop: Shutdown, services: HostServices) -> 
     services.adapters.prepare(kind, config)
     make_tree = tree_of(kind)
     assert make_tree is not None, "its command line was parsed"
-    spec = make_tree(ProcessContext(job, config, location.node, services.adapters, location.datacenter))
+    spec = make_tree(
+        ProcessContext(job, config, location.node, services.adapters, location.datacenter, order.launch)
+    )
     failures: list[Exception] = []
 
     def gave_up(problem: Exception) -> None:

@@ -13,6 +13,7 @@ from typing import get_args
 
 from gleaner.nodeagent.exit_codes import MEANINGS
 from gleaner.nodeagent.host import LOOPBACK, ProcessLocation
+from gleaner.nodeagent.launch import USUAL, Launch
 from gleaner.nodeagent.process_trees import TREES, tree_of
 from gleaner.transport.keys import Bulk
 from gleaner.transport.wire import Peer
@@ -24,15 +25,18 @@ DATABASE_VARIABLE = "GLEANER_DATABASE"  # its URL may hold a password
 
 @dataclass(frozen=True, slots=True)
 class ChildCommand:
-    """A child process to start: which kind of tree, where it sits, and the file with its job."""
+    """A child process to start: which kind of tree, where it sits, and the file with its job. launch: of an
+    engine."""
 
     kind: str
     location: ProcessLocation
     job_file: Path
+    launch: Launch = USUAL
 
 
-def arguments(kind: str, location: ProcessLocation, job_file: Path) -> list[str]:
-    """The command line that starts a process of `kind` beside the node agent that sits at `location`."""
+def arguments(kind: str, location: ProcessLocation, job_file: Path, launch: Launch = USUAL) -> list[str]:
+    """The command line that starts a process of `kind` beside the node agent that sits at `location`.
+    launch: of an engine."""
     assert location.head is not None, "a child process needs the head's address and key"
     argv = [sys.executable, "-m", MODULE, kind, "--node", location.node]
     argv += ["--state-dir", str(location.state_dir), "--job", str(job_file)]
@@ -40,6 +44,8 @@ def arguments(kind: str, location: ProcessLocation, job_file: Path) -> list[str]
     argv += ["--listen", f"{location.interface}:0"]
     argv += ["--bulk", location.bulk, *(["--term", str(location.term)] if location.database else [])]
     argv += ["--datacenter", location.datacenter] if location.datacenter else []
+    argv += ["--width", str(launch.width)] if launch.width else []
+    argv += ["--trial"] if launch.trial else []
     return argv if location.keys is None else [*argv, "--keys", str(location.keys)]
 
 
@@ -83,7 +89,7 @@ def parse(argv: Sequence[str] | None, env: Mapping[str, str]) -> ChildCommand:
         term=args.term or 0,
         datacenter=args.datacenter,
     )
-    return ChildCommand(args.kind, location, args.job)
+    return ChildCommand(args.kind, location, args.job, Launch(args.width, args.trial))
 
 
 @cache
@@ -106,5 +112,9 @@ def _parser() -> argparse.ArgumentParser:
         "--bulk", choices=get_args(Bulk), default="loopback", help="where weights may travel unencrypted"
     )
     parser.add_argument("--datacenter", default="", help="datacenter of the host")
+    parser.add_argument(
+        "--width", type=int, default=0, help="tensor-parallel width of an engine; 0: as the settings have it"
+    )
+    parser.add_argument("--trial", action="store_true", help="an engine ends at its first failure")
     parser.add_argument("--term", type=int, help="term of the head's lease; journals are in its database")
     return parser

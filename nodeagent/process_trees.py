@@ -16,6 +16,7 @@ from gleaner.actors.names import BALANCER, GATEWAY, MANAGER, PLANNER, REWARD, TR
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.adapters import AdapterFactory
+from gleaner.nodeagent.launch import USUAL, Launch
 from gleaner.supervisor import Intensity, TreeSpec, child, one_for_all, one_for_one, rest_for_one
 
 if TYPE_CHECKING:
@@ -29,14 +30,15 @@ RANK = re.compile(r"rank-([1-9]\d{0,3})")
 
 @dataclass(frozen=True, slots=True)
 class ProcessContext:
-    """Input of a tree: the job, its settings, the host, its fittings, and the datacenter of the host, "" for
-    no particular one."""
+    """Input of a tree: the job, its settings, the host, its fittings, the datacenter of the host, "" for no
+    particular one, and how an engine is started."""
 
     job: JobSpec
     config: Config
     node: str
     adapters: AdapterFactory
     datacenter: str = ""
+    launch: Launch = USUAL
 
     @property
     def intensity(self) -> Intensity:
@@ -268,12 +270,12 @@ def engine(place: ProcessContext) -> TreeSpec:
                 WorkerSettings.of(config),
                 node,
                 "preemptible",
-                adapters.engine_host(config, "preemptible"),
+                adapters.engine_host(config, "preemptible", place.launch.width),
                 adapters.control_page(places.store_dir(job, node), f"{node}/engine"),
             ),
         ),
         name="engine",
-        intensity=place.intensity,
+        intensity=NEVER if place.launch.trial else place.intensity,
     )
 
 

@@ -5,10 +5,11 @@ a token scale of s, one message token represents s tokens of the modelled model,
 """
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
+from gleaner.actors.cluster.widths import fitting
 from gleaner.configs import trace
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
@@ -56,7 +57,8 @@ class WhatIfOptions:
 def setting_of(config: Config, words: WhatIfOptions) -> RunSetup:
     """The setting of a what-if. Raises CommandError for invalid options, or options that do not fit
     together."""
-    reserved, preemptible = rig_of("--reserved", words.reserved), rig_of("--preemptible", words.preemptible)
+    reserved = rig_of("--reserved", words.reserved)
+    preemptible = _at_width(config, words, rig_of("--preemptible", words.preemptible))
     limit = config.rollout.max_new_tokens
     try:
         shape = model_shape(words.model) if words.model else ModelShape.of(config.model, VOCABULARY)
@@ -98,6 +100,20 @@ def rig_of(option: str, text: str) -> HostDevices:
         return HostDevices(found["name"], int(found["devices"] or tp), tp)
     except (UnknownHardware, ValueError) as problem:
         raise usage(f"{option} {text}: {problem}") from problem
+
+
+def _at_width(config: Config, words: WhatIfOptions, rig: HostDevices) -> HostDevices:
+    """The rig with the width of the job's begin, if the settings have widths."""
+    widths = config.engine.widths
+    if not widths:
+        return rig
+    width = fitting(widths, widths[0], rig.devices)
+    if not width:
+        raise usage(
+            f"--preemptible {words.preemptible}: none of engine.widths, {widths}, cuts its "
+            "devices into equal groups; add one that does"
+        )
+    return replace(rig, tp=width)
 
 
 def scaled_down(config: Config, scale: int) -> Config:

@@ -55,6 +55,8 @@ def width_rows(setting: RunSetup) -> list[WidthRow]:
     kinds = ["reserved", *(["preemptible"] if _instances(setting) else [])]
     for host in kinds:
         widths = _widths(_rig(setting, host).devices)
+        if host == "preemptible" and setting.config.engine.widths:
+            widths = [width for width in widths if width in setting.config.engine.widths]
         if len(widths) > 1:
             found += _with_best([_row(setting, rounds, host, width) for width in widths])
     return found

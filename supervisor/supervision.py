@@ -181,6 +181,11 @@ class Supervisor:
         async with self._busy:
             await self._start_by_hand(self._state.restart(name))
 
+    async def keep_child(self, name: str) -> bool:
+        """Restart a temporary child from now on, as a permanent one; False if it has ended already."""
+        async with self._busy:
+            return self._state.keep(name)
+
     async def delete_child(self, name: str) -> None:
         """Forget a child. Raises: ValueError when it is not down, or unknown."""
         async with self._busy:

@@ -18,7 +18,7 @@ Where it departs from OTP, on purpose:
 import enum
 import random
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gleaner.supervisor.child_spec import AutoShutdown, ChildSpec, Restart, Strategy, TreeSpec
 
@@ -175,6 +175,13 @@ class TreeState:
         self._known(name)
         self._down(name)
         return [Start(name)]
+
+    def keep(self, name: str) -> bool:
+        """From now on restart this temporary child whenever it ends; False if it has ended already."""
+        if name not in self.children:
+            return False
+        self.children[name] = replace(self.children[name], restart=Restart.PERMANENT)
+        return True
 
     def delete(self, name: str) -> None:
         """Forget a child that is down. Raises: ValueError when it is not, or unknown."""

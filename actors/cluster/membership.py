@@ -22,7 +22,7 @@ _MAY_RETURN = ("crashed", "not alive", "superseded")
 @dataclass(slots=True)
 class Member:
     """A host that sent a hello; `heard_s`: the time of the last one, `run_id`: the job whose part it ran
-    then, `devices`: its GPUs, 1 for none."""
+    then, `devices`: its GPUs, 1 for none, `width`: that its engine was started with, 0 for none."""
 
     role: str
     agent: Address
@@ -30,6 +30,7 @@ class Member:
     heard_s: float
     run_id: str = ""
     devices: int = 1
+    width: int = 0
 
 
 class Members:
@@ -61,7 +62,7 @@ class Members:
         if known is None and len(self.by_name) >= MAX_MEMBERS:
             return []
         devices = max(1, len(hello.inventory.gpus))
-        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id, devices)
+        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id, devices, hello.width)
         self.put(hello.node, member)
         if known is None:
             return _seen(hello.node, member, "joined")

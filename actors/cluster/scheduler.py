@@ -7,6 +7,7 @@ request their part of the job, and the Provider gets the job's demand.
 """
 
 import asyncio
+import math
 from collections import Counter
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from gleaner.actors.cluster.job import config_of
 from gleaner.actors.cluster.membership import HEAD, Member, Members
 from gleaner.actors.cluster.planner import Planner, planner_of
 from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
 from gleaner.actors.names import PROVIDER
 from gleaner.actors.protocol.cluster import (
     HostsUp,
@@ -67,6 +69,7 @@ class ClusterState(Message, frozen=True):
     reason: str = ""
     planned_step: int = -1
     seeding: SeedingState | None = None
+    widths: WidthState | None = None
     cause: str = ""
     done: str = ""
 
@@ -98,6 +101,7 @@ class Scheduler(Actor):
         self._wished: int | None = None  # N_prem that the Provider was not sent yet
         self._wish_sender = asyncio.Lock()  # one at a time: an older number must not arrive after a newer one
         self._uncommitted: Counter[str] = Counter()  # events of a host that no commit has yet
+        self._between_s = -math.inf  # time of the newest plan after a step
         self._take_config(Config())
 
     async def on_start(self) -> None:
@@ -156,6 +160,7 @@ class Scheduler(Actor):
                 state="running",
                 planned_step=self._now.planned_step if again else -1,
                 seeding=self._now.seeding if again else None,
+                widths=(self._now.widths if again else None) or self._widths.initial(),
                 done=self._now.done,
             )
         )
@@ -184,6 +189,7 @@ class Scheduler(Actor):
                 cause=message.cause,
                 planned_step=now.planned_step,
                 seeding=now.seeding,
+                widths=now.widths,
                 done=now.job.run_id if message.ok and now.job is not None else now.done,
             )
         )
@@ -198,12 +204,17 @@ class Scheduler(Actor):
         if now.job is None:
             raise Refused("there is no job to plan for")
         seeding = now.seeding or self._policy.initial(message.reserved_engines)
-        planned_step = now.planned_step
+        planned_step, widths = now.planned_step, now.widths
         if message.times is not None and message.step > planned_step:
             seeding = await self.ctx.offload(self._policy.next, seeding, message.times)
+            if widths is not None:
+                widths = await self.ctx.offload(self._widths.next, widths, seeding, message.times)
             planned_step = message.step
-        if (seeding, planned_step) != (now.seeding, now.planned_step):
-            await self._become(structs.replace(now, planned_step=planned_step, seeding=seeding))
+        if (seeding, planned_step, widths) != (now.seeding, now.planned_step, now.widths):
+            state = structs.replace(now, planned_step=planned_step, seeding=seeding, widths=widths)
+            await self._become(state)
+            if planned_step != now.planned_step:
+                self._between_steps()
         n_prem = self._n_prem_of(seeding)
         self._wish(n_prem)
         return Plan(
@@ -212,7 +223,18 @@ class Scheduler(Actor):
             n_prem=n_prem,
             predicted_s=seeding.predicted_s,
             tail_gain=seeding.tail_gain,
+            width=widths.width if widths is not None else 0,
         )
+
+    def _between_steps(self) -> None:
+        """No engine has requests now. Have hosts whose engines run at another width relaunch them."""
+        widths = self._now.widths
+        if widths is None:
+            return
+        self._between_s = self.ctx.turn_time()
+        members = self._members.by_name.values()
+        if any(member.width not in (0, widths.width) for member in members):
+            self._call_hosts()
 
     def _n_prem_of(self, seeding: SeedingState) -> int:
         return self._n_prem_max if self._every_instance else seeding.n_prem
@@ -240,6 +262,7 @@ class Scheduler(Actor):
         self._liveness = config.liveness
         self._every_instance, self._n_prem_max = config.ablation.every_instance, config.fleet.n_prem_max
         self._policy: Planner = planner_of(config)
+        self._widths = WidthPlanner(config.engine)
 
     async def _become(self, state: ClusterState) -> None:
         await self.ctx.journal.snapshot(state)
@@ -275,16 +298,28 @@ class Scheduler(Actor):
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
         if not events and message.node not in self._uncommitted:
-            return self._work_of(message.node)
+            return self._work_of(message)
         deferred = Deferred()
-        self._changed(events, lambda: deferred.answer(self._work_of(message.node)))
+        self._changed(events, lambda: deferred.answer(self._work_of(message)))
         return deferred
 
-    def _work_of(self, node: str) -> NodeWork:
+    def _work_of(self, hello: NodeHello) -> NodeWork:
+        node = hello.node
         job = self._now.job if self._now.state == "running" else None
         if job is not None and not self._members.free_for(node, job.run_id):
             return NodeWork(job=None, hello_s=min(SOON_S, self._liveness.hello_s), done=self._now.done)
-        return NodeWork(job=job, hello_s=self._liveness.hello_s, done=self._now.done)
+        width = self._width_of(hello) if job is not None else 0
+        return NodeWork(job=job, hello_s=self._liveness.hello_s, done=self._now.done, width=width)
+
+    def _width_of(self, hello: NodeHello) -> int:
+        """The width for its engine. A running one keeps its width in the middle of a step: a host that was
+        not reached in time after a plan relaunches it after the next one."""
+        widths = self._now.widths
+        if widths is None or hello.role != "preemptible":
+            return 0
+        runs = hello.width > 0 and self._now.job is not None and hello.run_id == self._now.job.run_id
+        late = self.ctx.turn_time() - self._between_s > self._liveness.dead_s
+        return hello.width if runs and late else widths.width
 
     def _call_hosts(self) -> None:
         """Make every host send its hello now instead of at the next period."""
@@ -366,6 +401,7 @@ class Scheduler(Actor):
             "preemptible": self._members.count("preemptible"),
             "t_seed_s": round(seeding.t_seed_s, 3) if seeding is not None else 0.0,
             "n_prem": seeding.n_prem if seeding is not None else 0,
+            "width": self._now.widths.width if self._now.widths is not None else 0,
             "predicted_s": round(seeding.predicted_s, 3) if seeding is not None else 0.0,
             "measured_s": round(seeding.measured_s, 3) if seeding is not None else 0.0,
         }

@@ -9,7 +9,8 @@ from gleaner.supervisor import Message
 
 class InstanceUp(Message, frozen=True):
     """An incarnation of an instance may get requests once it serves. `pending`, `executing`: the load that it
-    has already. `device`: what it shares with other instances; None: nothing."""
+    has already. `device`: what it shares with other instances; None: nothing. `engines`: copies of the model
+    in it."""
 
     instance: str
     incarnation: int
@@ -18,6 +19,7 @@ class InstanceUp(Message, frozen=True):
     pending: int
     executing: int
     device: Device | None = None
+    engines: int = 1
 
 
 class InstanceDown(Message, frozen=True):
@@ -84,11 +86,13 @@ class Placed(Message, frozen=True):
 
 
 class EngineMeasured(Message, frozen=True):
-    """From a worker: what its engine did since the last report, as sums of like turns."""
+    """From a worker: what its engine did since the last report, as sums of like turns. retracted: requests
+    whose caches it gave up for others, since this incarnation's start."""
 
     instance: str
     incarnation: int
     sums: list[Work]
+    retracted: int = 0
 
 
 class Holding(msgspec.Struct, frozen=True, kw_only=True):

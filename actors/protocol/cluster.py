@@ -88,13 +88,15 @@ class PlanNext(Message, frozen=True):
 class Plan(Message, frozen=True):
     """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction.
     `tail_gain`: the predicted share of the time of a step that is rolled out whole by which a period of short
-    and long rounds is shorter a step; None without a prediction. `stair_s`: see `TrainStep`."""
+    and long rounds is shorter a step; None without a prediction. `stair_s`: see `TrainStep`. `width`:
+    tensor-parallel width of the engines of preemptible hosts; 0: as the settings have it."""
 
     t_seed_s: float
     n_prem: int
     predicted_s: float = 0.0
     tail_gain: float | None = None
     stair_s: float | None = None
+    width: int = 0
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
@@ -155,7 +157,8 @@ class JobEnded(Message, frozen=True):
 
 class NodeHello(Message, frozen=True):
     """From a node agent, periodically and after a change: a sign of life. `state`: up, draining or leaving.
-    `run_id`: of the job whose part runs here or is being stopped, "" for none."""
+    `run_id`: of the job whose part runs here or is being stopped, "" for none. `width`: that its engine was
+    started with; 0: none of its own."""
 
     node: str
     role: str
@@ -163,15 +166,18 @@ class NodeHello(Message, frozen=True):
     inventory: Inventory
     state: str = "up"
     run_id: str = ""
+    width: int = 0
 
 
 class NodeWork(Message, frozen=True):
     """The reply: the job of which the host runs a part, if there is one, and the time of the next hello.
-    `done`: the run id of the last job, if that one is over and cannot be resumed."""
+    `done`: the run id of the last job, if that one is over and cannot be resumed. `width`: the planned
+    tensor-parallel width of its engine; 0: as it is, or as the settings have it."""
 
     job: JobSpec | None
     hello_s: float = 1.0
     done: str = ""
+    width: int = 0
 
 
 class SayHello(Message, frozen=True):

@@ -105,7 +105,8 @@ class Pulled(msgspec.Struct, frozen=True, array_like=True):
 class Serving(Message, frozen=True):
     """To the manager: this instance proved to serve these weights. pulled: None if the host had them
     already. `number`: its incarnation counts its Serving and Withdraw messages, in the order of their
-    sending."""
+    sending. `cache_tokens`, `weight_tokens`: capacity of the cache of each engine, and size of its weights in
+    tokens of that cache; 0: not known, or as registered."""
 
     instance: str
     incarnation: int
@@ -113,6 +114,8 @@ class Serving(Message, frozen=True):
     root: bytes
     pulled: Pulled | None = None
     number: int = 0
+    cache_tokens: int = 0
+    weight_tokens: int = 0
 
 
 class NotLoaded(Message, frozen=True):

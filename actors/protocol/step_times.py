@@ -57,7 +57,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     just before the next step starts. `reserved_engines` (N_resv): rollout engines that the reserved hosts are
     divided into while they seed; 0: not known. `instance_engines`: engines of one preemptible instance; the
     paper's have one. `carried_prem`: preemptible instances that their shared devices can run side by side; 0:
-    no bound. `rounds`: None for a job without rounds.
+    no bound. `rounds`: None for a job without rounds. `retracted`: requests whose caches preemptible
+    instances gave up for others, a sum that begins anew with a restart of the LoadBalancer.
     """
 
     train_wait_s: float
@@ -71,6 +72,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     carried_prem: int = 0
     seen: Seen | None = None
     rounds: RoundKinds | None = None
+    retracted: int = 0
 
 
 def finite(value: float) -> float:

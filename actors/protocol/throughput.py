@@ -13,7 +13,7 @@ class EnginePace(msgspec.Struct, frozen=True, kw_only=True):
     """One engine of a kind. Seconds of a decode step: `step_s`, plus `row_s` for each request that is
     decoded, plus `context_s` for each token in their caches. `prefill_token_s`: of a token whose cache is
     computed, 0: not measured. slots, cache_tokens: requests, and tokens in the cache, that it takes at a
-    time; 0: any number.
+    time; 0: any number. weight_tokens: the size of its weights, in tokens of its cache; 0: not known.
     """
 
     step_s: float
@@ -22,13 +22,16 @@ class EnginePace(msgspec.Struct, frozen=True, kw_only=True):
     prefill_token_s: float = 0.0
     slots: int = 0
     cache_tokens: int = 0
+    weight_tokens: int = 0
 
 
 class Room(msgspec.Struct, frozen=True, kw_only=True):
-    """The capacity of an engine: requests, and tokens in its cache, at a time; 0: any number."""
+    """The capacity of an engine: requests, and tokens in its cache, at a time; 0: any number. weight_tokens:
+    as in `EnginePace`."""
 
     slots: int = 0
     cache_tokens: int = 0
+    weight_tokens: int = 0
 
 
 class Paces(Message, frozen=True):
@@ -36,9 +39,11 @@ class Paces(Message, frozen=True):
 
 
 class PacesAre(Message, frozen=True):
-    """By kind, of a whole instance with all of its engines; none for a kind that has not been measured."""
+    """By kind, of a whole instance with all of its engines; none for a kind that has not been measured.
+    retracted: requests whose caches engines gave up for others, by kind, since the LoadBalancer's start."""
 
     instances: dict[str, EnginePace]
+    retracted: dict[str, int] = {}
 
 
 def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> EnginePace | None:
@@ -53,6 +58,7 @@ def engine_pace(instance: EnginePace | None, engines: float, room: Room) -> Engi
         prefill_token_s=instance.prefill_token_s * engines,
         slots=room.slots,
         cache_tokens=room.cache_tokens,
+        weight_tokens=room.weight_tokens,
     )
 
 

@@ -5,6 +5,8 @@ Owns no state. Algorithm 1 itself is `gleaner.actors.cluster.seeding`.
 
 import asyncio
 
+from msgspec import structs
+
 from gleaner.actors.names import BALANCER, MANAGER, SCHEDULER
 from gleaner.actors.protocol.cluster import Plan, PlanNext
 from gleaner.actors.protocol.critical_path import CriticalPath
@@ -45,7 +47,8 @@ class StepPlanner:
         times, paces = await asyncio.gather(self._times(batch), self._paces())
         if times is None:
             return plan, None
-        measured = measured_times(result, times, paces, rounds)
+        measured = measured_times(result, times, paces.instances, rounds)
+        measured = structs.replace(measured, retracted=paces.retracted.get("preemptible", 0))
         ahead = await self._retrying_ask.ask(SCHEDULER, PlanNext(step=step + 1, times=measured), Plan)
         return ahead, times.path
 
@@ -58,14 +61,13 @@ class StepPlanner:
             self._ctx.log.warning("batch times lookup failed: %s: %s", batch, problem)
             return None
 
-    async def _paces(self) -> dict[str, EnginePace]:
+    async def _paces(self) -> PacesAre:
         """Decode rates of whole instances, by kind; none if the balancer has just restarted."""
         try:
-            paces = await self._ctx.ask(BALANCER, Paces(), deadline_s=TIMES_DEADLINE_S, expect=PacesAre)
+            return await self._ctx.ask(BALANCER, Paces(), deadline_s=TIMES_DEADLINE_S, expect=PacesAre)
         except AskFailed as problem:
             self._ctx.log.info("decode rates lookup failed: %s", problem)
-            return {}
-        return paces.instances
+            return PacesAre(instances={})
 
 
 def measured_times(

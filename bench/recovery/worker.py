@@ -24,6 +24,7 @@ class PacedHost:
 
     engines = 1
     cache_tokens = 0
+    weight_tokens = 0
     device = None
     halves = False
 

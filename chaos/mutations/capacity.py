@@ -57,11 +57,8 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         ("plans survive",),
         RESTARTS,
         "actors.cluster.scheduler",
-        "            await self._become(structs.replace(now, planned_step=planned_step, seeding=seeding))\n",
-        "            self.ctx.background(\n"
-        "                self._become(structs.replace(now, planned_step=planned_step, seeding=seeding)),\n"
-        "                'plan',\n"
-        "            )\n",
+        "            await self._become(state)\n            if planned_step",
+        "            self.ctx.background(self._become(state), 'plan')\n            if planned_step",
     ),
     (
         "work for a host before its commit",
@@ -69,8 +66,8 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         ("answers",),
         RESTARTS,
         "actors.cluster.scheduler",
-        "        self._changed(events, lambda: deferred.answer(self._work_of(message.node)))\n",
-        "        self._changed(events)\n        deferred.answer(self._work_of(message.node))\n",
+        "        self._changed(events, lambda: deferred.answer(self._work_of(message)))\n",
+        "        self._changed(events)\n        deferred.answer(self._work_of(message))\n",
     ),
     (
         "a registration before its commit",

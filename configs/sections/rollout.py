@@ -64,6 +64,10 @@ class Rollout(Section, frozen=True, kw_only=True):
         return self.drop_uniform or self.over_sampling > 1
 
 
+WIDTH_ARGS = ("--tp-size", "--tensor-parallel-size", "--tp", "--dp-size", "--data-parallel-size", "--dp")
+"""Arguments of SGLang that `Engine.widths` gives."""
+
+
 class Engine(Section, frozen=True, kw_only=True):
     """The rollout engine of every instance."""
 
@@ -84,6 +88,18 @@ class Engine(Section, frozen=True, kw_only=True):
     the longest pause of a healthy one, which is the prefill of a long prompt or the first use of a kernel."""
     start_s: Positive = 600.0
     """Longest time until a server serves new weights; a large model takes minutes to start."""
+    widths: list[Count] = []
+    """Tensor-parallel widths: devices over which an SGLang server spreads one copy of the model, powers of 2.
+    It has as many copies as its host's devices hold. The first one is that of the job's begin; `rlctl
+    simulate` predicts the best one. []: as `args` have it."""
+    width_plan: Literal["off", "paper", "model"] = "off"
+    """Changes of the width between steps, among `widths`, by a relaunch of servers (docs/rounds.md). `off`:
+    none. `model`: to the width with the shortest predicted step, where that gains more than the
+    relaunch; needs `seeding.controller = "model"`. `paper`: RollPacker's rule, by the number of requests that
+    lost their caches; to compare with."""
+    relaunch_s: Positive = 60.0
+    """Assumed time of a relaunch, from the end of a server until the next one serves, which `width_plan`
+    weighs against its gain; simulated engines take so long."""
     in_flight: Literal["handed-over", "kept"] = "handed-over"
     """What happens to requests that a preemptible instance decodes when it loads newer weights.
     `handed-over`: they end there, keep their tokens and continue on the first instance with free capacity;
@@ -102,6 +118,34 @@ class Engine(Section, frozen=True, kw_only=True):
     threads: Count = 1
     """CPU threads of one engine, each of which decodes a part of its requests; one, because several processes
     share the cores of a laptop."""
+
+    def __post_init__(self) -> None:
+        if self.widths:
+            self._check_widths()
+        if self.width_plan != "off" and len(self.widths) < 2:
+            raise ValueError(
+                f"width_plan: expected off where widths has fewer than two, got {self.width_plan}: there is "
+                "nothing to choose from; set widths, as in [1, 2, 4]"
+            )
+
+    def _check_widths(self) -> None:
+        """Raises ValueError."""
+        if self.kind != "sglang":
+            raise ValueError(
+                f"widths: expected [] where kind is {self.kind}, got {self.widths}: only servers of sglang "
+                "are started with a width"
+            )
+        if self.url:
+            raise ValueError(
+                f"widths: expected [] where url is set, got {self.widths}: the server there is not "
+                "started by the instance"
+            )
+        if odd := [width for width in self.widths if width & (width - 1)]:
+            raise ValueError(f"widths: expected powers of 2, got {odd[0]}")
+        if len(set(self.widths)) < len(self.widths):
+            raise ValueError(f"widths: expected each one once, got {self.widths}")
+        if given := [word for word in self.args if word.partition("=")[0] in WIDTH_ARGS]:
+            raise ValueError(f"args: {given[0]} has no effect where widths is set; leave it out")
 
 
 class Seeding(Section, frozen=True, kw_only=True):

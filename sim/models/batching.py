@@ -120,6 +120,7 @@ class ContinuousBatch:
             tokens=counts.tokens_generated / scale,
             attended=counts.tokens_attended / scale**2,
             prefilled=counts.tokens_prefilled / scale,
+            retracted=counts.retractions,
         )
 
     @property

@@ -31,7 +31,7 @@ class Engine:
     other weights, prompts and sampling parameters give other tokens and log-probs, as with a real model;
     otherwise they follow from the seed alone. known_by: number of leading prompt rows that
     identify a prompt, None: all. dies: the reason of its death at the next load of weights, "" if it does not
-    die.
+    die. weight_tokens: as in `EnginePace`, in tokens of the model. launch_s: of its start, at the first load.
     """
 
     cost: EngineCost
@@ -45,6 +45,8 @@ class Engine:
     copies: int = 1
     known_by: int | None = None
     dies: str = ""
+    weight_tokens: int = 0
+    launch_s: float = 0.0
 
     def prompt_id(self, prompt: bytes) -> int:
         """A number that identifies a prompt (u32, raw)."""
@@ -92,6 +94,11 @@ class SimEngineHost:
     def cache_tokens(self) -> int:
         """See `EngineHost`."""
         return self._engine.limits.cache_tokens // self._engine.limits.token_scale
+
+    @property
+    def weight_tokens(self) -> int:
+        """See `EngineHost`."""
+        return self._engine.weight_tokens // self._engine.limits.token_scale
 
     @property
     def device(self) -> None:
@@ -158,7 +165,8 @@ class SimEngineHost:
         """The tickets that it keeps. Raises `ServerDied` where the model demands it."""
         if self._engine.dies:
             raise ServerDied(self._engine.dies)
-        self._clock.spend(self._engine.load_s)
+        launch_s = self._engine.launch_s if self._version is None else 0.0
+        self._clock.spend(launch_s + self._engine.load_s)
         image = self._memory.get(Path(fetched.path))
         if image is None:
             raise BrokenImage(f"{fetched.path} is gone: it was evicted while it was to be loaded")

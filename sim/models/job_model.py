@@ -124,6 +124,7 @@ class JobModel:
             tokens_follow_inputs=self.tokens_follow_inputs,
             copies=host_devices.replicas,
             known_by=KNOWN_BY if self.token_scale > 1 else None,
+            weight_tokens=round(self.shape.weight_bytes / self.shape.kv_bytes_per_token),
         )
 
     def trainer(self, host_devices: HostDevices) -> TrainingCost:

@@ -126,11 +126,13 @@ class ModelAdapterFactory:
         """See `AdapterFactory`."""
         return trace.read(name)
 
-    def engine_host(self, config: Config, kind: str) -> SimEngineHost:
+    def engine_host(self, config: Config, kind: str, width: int = 0) -> SimEngineHost:
         """See `AdapterFactory`."""
-        engine = self.job_model.engine(config, self.host_devices)
+        rig = replace(self.host_devices, tp=width) if width else self.host_devices
+        engine = self.job_model.engine(config, rig)
         if kind == "preemptible":
-            engine = replace(engine, dies=self.job_model.engine_dies)
+            launch_s = config.engine.relaunch_s if width else 0.0
+            engine = replace(engine, dies=self.job_model.engine_dies, launch_s=launch_s)
         return SimEngineHost(
             engine, self.kept.memory, self._clock, self._model_faults.load_fails, self._model_faults.spoil
         )

@@ -14,8 +14,10 @@ JOB = JobSpec(run_id="job", run_dir="/r", model_dir="/m", config="")
 
 class OneJob:
     job: JobSpec | None = JOB
+    width = 0
+    on_trial = False
 
-    async def run(self, job: JobSpec | None, done: str = "") -> None:
+    async def run(self, job: JobSpec | None, done: str = "", width: int = 0) -> None:
         pass
 
     def names(self) -> list[str]:

@@ -14,6 +14,8 @@ REFUSED = NotAdmitted("the process at tcp://10.0.0.1:7700 does not admit us")
 
 class NoChildren:
     job = None
+    width = 0
+    on_trial = False
 
     def names(self) -> list[str]:
         return []

@@ -57,6 +57,11 @@ class BuiltinHost:
         return 0
 
     @property
+    def weight_tokens(self) -> int:
+        """See `EngineHost`."""
+        return 0
+
+    @property
     def device(self) -> Device:
         """See `EngineHost`: the cores of this computer."""
         return cores(self._settings.engine.threads)

@@ -6,6 +6,7 @@ sockets.
 
 import sys
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from gleaner.actors.engine.images.checkpoint_folder import WEIGHTS, version_name
@@ -25,14 +26,22 @@ NO_WEIGHTS = "none-yet"
 CONTEXT_SLACK = 8  # tokens: servers count the next token too, and would refuse the exact length
 
 
-def server_host(config: Config, api_key: str = "") -> RemoteHost:
-    """The server of an instance, of `engine.kind`. api_key: of one at `engine.url`, "" for none."""
+class Spread(NamedTuple):
+    """How a server spreads copies of the model over devices: `width` for each of `copies`."""
+
+    width: int
+    copies: int
+
+
+def server_host(config: Config, api_key: str = "", spread: Spread | None = None) -> RemoteHost:
+    """The server of an instance, of `engine.kind`. api_key: of one at `engine.url`, "" for none. spread: of
+    an SGLang server that is started; None: as `engine.args` have it."""
     if config.engine.kind == "vllm":
         return vllm_host(config, api_key)
-    return sglang_host(config, api_key)
+    return sglang_host(config, api_key, spread)
 
 
-def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
+def sglang_host(config: Config, api_key: str = "", spread: Spread | None = None) -> RemoteHost:
     """SGLang behind an instance: at `engine.url`, or started when the first weights arrive."""
     engine = config.engine
     if engine.url:
@@ -42,14 +51,20 @@ def sglang_host(config: Config, api_key: str = "") -> RemoteHost:
 
         def start(folder: Path, fetched: Fetched, log: Path) -> ServerProcess:
             if (folder / WEIGHTS).exists():
-                command = sglang_command(config, url, folder, version_name(fetched))
+                command = sglang_command(config, url, folder, version_name(fetched), spread)
             else:
-                command = [*sglang_command(config, url, folder, NO_WEIGHTS), "--load-format", "dummy"]
+                command = [*sglang_command(config, url, folder, NO_WEIGHTS, spread), "--load-format", "dummy"]
             return ServerProcess(command, environment(), log, PLUGIN)
 
         own_format = any(word.startswith("--load-format") for word in engine.args)
         wire = SglangWire(url, start, early=not own_format)
-    return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
+    return RemoteHost(
+        wire,
+        stall_s=engine.stall_s,
+        serve_s=engine.start_s,
+        engines=1 if spread is None else spread.copies,
+        capacity=wire.capacity,
+    )
 
 
 def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
@@ -68,7 +83,9 @@ def vllm_host(config: Config, api_key: str = "") -> RemoteHost:
     return RemoteHost(wire, stall_s=engine.stall_s, serve_s=engine.start_s)
 
 
-def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[str]:
+def sglang_command(
+    config: Config, url: str, folder: Path, name: str, spread: Spread | None = None
+) -> list[str]:
     """The command line of a server of this model folder; `name`: of its weights."""
     engine, at = config.engine, urlsplit(url)
     given = {
@@ -81,6 +98,8 @@ def sglang_command(config: Config, url: str, folder: Path, name: str) -> list[st
         "--custom-weight-loader": LOADER,
         "--log-level": "warning",
     }
+    if spread is not None:
+        given |= {"--tp-size": spread.width, "--dp-size": spread.copies}
     extra = [word for pair in given.items() for word in map(str, pair)]
     flags = ["--skip-tokenizer-init", "--incremental-streaming-output", "--sleep-on-idle"]
     return [_python(config), "-m", "sglang.launch_server", *extra, *flags, *engine.args]

@@ -8,7 +8,7 @@ here, and another thread would only forward the loop's data. Uses no actor.
 import asyncio
 import logging
 import uuid
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
 from gleaner.actors.engine.servers.in_flight import InFlightRequests
 from gleaner.actors.engine.servers.port import LoadFailed, ServerDied, ServerRefused, ServerWire
@@ -40,14 +40,24 @@ class RemoteHost:
         stall_s: so long without a token of executing requests, or without a reply to a health check:
     then the server is given up.
         serve_s: longest time until the server serves new weights; for the first ones it may have to start.
+        engines: copies of the model in the server.
+        capacity: tokens in the cache of each copy, and the size of its weights in such tokens, as the server
+    reports them once it runs; 0: not known.
     """
 
-    engines = 1
-    cache_tokens = 0
     device = None
     halves = False
 
-    def __init__(self, wire: ServerWire, *, stall_s: float, serve_s: float) -> None:
+    def __init__(
+        self,
+        wire: ServerWire,
+        *,
+        stall_s: float,
+        serve_s: float,
+        engines: int = 1,
+        capacity: Callable[[], tuple[int, int]] = lambda: (0, 0),
+    ) -> None:
+        self.engines, self._capacity = engines, capacity
         self._wire, self._stall_s, self._serve_s = wire, stall_s, serve_s
         self._exchange = RowQueue()
         self._in_flight = InFlightRequests(wire)
@@ -67,6 +77,16 @@ class RemoteHost:
         self._watching: asyncio.Task[None] | None = None
         self._ending: asyncio.Task[None] | None = None
         self._executing: set[int] = set()  # tickets of streams that have delivered something
+
+    @property
+    def cache_tokens(self) -> int:
+        """See `AwaitedHost`."""
+        return self._capacity()[0]
+
+    @property
+    def weight_tokens(self) -> int:
+        """See `AwaitedHost`."""
+        return self._capacity()[1]
 
     # -- the worker's side --
 

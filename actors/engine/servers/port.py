@@ -59,7 +59,8 @@ class Chunk:
     """New tokens of a stream. `logprobs` as in `StepOutput`; `finish`: nothing follows. `cached`: tokens of
     the ask whose cache existed already. `version`: the server's name for the weights that made these tokens,
     "" if it gives none. `experts`: of the tokens of ask and stream but the last, in the chunk with `finish`,
-    if requested: int32, raw, a row a token (`score_rows` has the other kind)."""
+    if requested: int32, raw, a row a token (`score_rows` has the other kind). `retracted`: how often the
+    request lost its cache to others in this server so far."""
 
     tokens: list[int]
     logprobs: list[float]
@@ -67,6 +68,7 @@ class Chunk:
     cached: int = 0
     version: str = ""
     experts: bytes = b""
+    retracted: int = 0
 
 
 @dataclass(frozen=True, slots=True)

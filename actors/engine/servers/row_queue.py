@@ -38,7 +38,7 @@ _ENDED = int(Flag.ABORTED | Flag.NO_TOKEN)
 @dataclass(eq=False, slots=True)
 class Stream:
     """State of a ticket's request: tokens in its cache so far, whether any was made here, the time of its
-    last chunk, and the consumer of its experts."""
+    last chunk, the consumer of its experts, and how often it lost its cache to others."""
 
     ticket: int
     ask: Ask
@@ -46,6 +46,7 @@ class Stream:
     started: bool = False
     told_s: float = 0.0
     experts: ExpertsWanted | None = None
+    retracted: int = 0
 
     @property
     def came(self) -> int:
@@ -109,7 +110,9 @@ class RowQueue:
         count = len(chunk.tokens)
         attended = count * stream.context + count * (count + 1) // 2
         self.read(stream, chunk)
-        work = StepWork(count / max(1, executing), count, attended, prefilled)
+        retracted = max(0, chunk.retracted - stream.retracted)
+        stream.retracted += retracted
+        work = StepWork(count / max(1, executing), count, attended, prefilled, retracted)
         self._add(rows, work, soon=first or chunk.finish is not None)
 
     def read(self, stream: Stream, chunk: Chunk) -> None:

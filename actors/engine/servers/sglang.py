@@ -79,8 +79,14 @@ class SglangWire:
         self._routed = False  # it reports the experts of tokens
         self._untempered: bool | None = None  # not known yet
         self._tells_made = self._held = False
+        self._capacity = 0, 0
         self._serves: ModelInfo | None = None  # since the last commit
         self._before: ModelInfo | None = None  # the last commit, if it was of a folder
+
+    def capacity(self) -> tuple[int, int]:
+        """Tokens in the cache of one copy of the model, and the size of its weights in such tokens; 0: the
+        server does not run yet, or does not report it."""
+        return self._capacity
 
     @property
     def pid(self) -> int | None:
@@ -102,6 +108,7 @@ class SglangWire:
             self._told_where = info.response_start
             self._routed = info.enable_return_routed_experts
             self._tells_made = held_of(info) is not None
+            self._capacity = capacity_of(info)
             self._weights.look(info)
         if self._begun:
             self._flip.began()
@@ -311,6 +318,14 @@ def held_of(info: ServerInfo) -> MadeTokens | None:
     requests.
     """
     return info.internal_states[0].gleaner if len(info.internal_states) == 1 else None
+
+
+def capacity_of(info: ServerInfo) -> tuple[int, int]:
+    """See `SglangWire.capacity`; both are of the first copy, and the others are alike."""
+    usage = info.internal_states[0].memory_usage if info.internal_states else None
+    if usage is None or usage.kvcache <= 0:
+        return 0, 0
+    return usage.token_capacity, round(usage.weight / usage.kvcache * usage.token_capacity)
 
 
 def sampling_params(ask: Ask) -> SamplingParams:

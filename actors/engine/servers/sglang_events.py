@@ -39,6 +39,7 @@ def new_of(meta: Meta, seen: int) -> Chunk:
         meta.cached_tokens,
         meta.weight_version,
         _experts(meta),
+        meta.num_retractions,
     )
 
 

@@ -81,6 +81,7 @@ class Meta(SglangReply, frozen=True, kw_only=True):
     token of prompt and response but the last; with the end, an abort's too. The other log-probs are of
     requests for the likeliest tokens: of the prompt from `logprob_start_len` on, of the response like
     `output_token_logprobs`. Each place has its likeliest tokens as `Row`s; the first of the prompt has none.
+    `num_retractions`: how often the request lost its cache to others so far.
     """
 
     completion_tokens: int
@@ -92,6 +93,7 @@ class Meta(SglangReply, frozen=True, kw_only=True):
     input_token_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
     input_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
     output_top_logprobs: msgspec.Raw = msgspec.Raw(b"[]")
+    num_retractions: int = 0
 
 
 class StreamError(SglangReply, frozen=True, kw_only=True):
@@ -176,10 +178,19 @@ class MadeTokens(SglangReply, frozen=True, kw_only=True):
     made: dict[str, int]
 
 
+class MemoryUsage(SglangReply, frozen=True, kw_only=True):
+    """Of one device. `weight`, `kvcache`: GB; `token_capacity`: of the cache of its copy of the model."""
+
+    weight: float = 0.0
+    kvcache: float = 0.0
+    token_capacity: int = 0
+
+
 class InternalState(SglangReply, frozen=True, kw_only=True):
     """Of one scheduler. `gleaner`: only with the plugin."""
 
     gleaner: MadeTokens | None = None
+    memory_usage: MemoryUsage | None = None
 
 
 class ServerInfo(SglangReply, frozen=True, kw_only=True):

@@ -54,13 +54,15 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
 
     `steps`: decode steps. `tokens`: generated, so tokens / steps requests were decoded together. `attended`:
     tokens in the cache of those requests, summed over the steps. `prefilled`: those whose cache was computed.
-    If several engines decode side by side, a step of one counts as that fraction of a step.
+    If several engines decode side by side, a step of one counts as that fraction of a step. `retracted`:
+    requests whose caches the engine gave up for others.
     """
 
     steps: float = 0.0
     tokens: float = 0.0
     attended: float = 0.0
     prefilled: float = 0.0
+    retracted: int = 0
 
     def plus(self, other: "StepWork", steps: float = 1.0) -> "StepWork":
         """The sum of this and the other, whose steps count `steps` each."""
@@ -69,6 +71,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
             self.tokens + other.tokens,
             self.attended + other.attended,
             self.prefilled + other.prefilled,
+            self.retracted + other.retracted,
         )
 
     def less(self, other: "StepWork") -> "StepWork":
@@ -78,6 +81,7 @@ class StepWork(msgspec.Struct, frozen=True, gc=False):
             self.tokens - other.tokens,
             self.attended - other.attended,
             self.prefilled - other.prefilled,
+            self.retracted - other.retracted,
         )
 
 
@@ -110,7 +114,12 @@ class EngineHost(Protocol):
 
     @property
     def cache_tokens(self) -> int:
-        """Capacity of each copy's cache, in tokens of messages; 0: enough for its slots."""
+        """Capacity of each copy's cache, in tokens of messages; 0: enough for its slots, or not known before
+        it serves."""
+
+    @property
+    def weight_tokens(self) -> int:
+        """Size of the weights in tokens of the cache; 0: not known."""
 
     @property
     def device(self) -> Device | None:
@@ -153,6 +162,10 @@ class AwaitedHost(Protocol):
 
     @property
     def cache_tokens(self) -> int:
+        """See `EngineHost`."""
+
+    @property
+    def weight_tokens(self) -> int:
         """See `EngineHost`."""
 
     @property

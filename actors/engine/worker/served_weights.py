@@ -69,6 +69,8 @@ class ServedWeights:
         self._page = Page() if control is None else control.left()
         self._say(self._page.begun(ctx.incarnation))
         self._number = 0  # of the newest announcement or withdrawal
+        self.capacity: Callable[[], tuple[int, int]] = lambda: (0, 0)
+        """`Serving.cache_tokens` and `weight_tokens` of the engine, as it serves."""
         self._came: dict[bytes, Pulled] = {}  # by root, one at most, until it is sent to the manager
 
     def want(self, weights: Weights) -> None:
@@ -130,6 +132,7 @@ class ServedWeights:
     async def _announced(self, version: int, root: bytes) -> bool:
         """Announce the served version to the manager."""
         self._number += 1
+        cache_tokens, weight_tokens = self.capacity()
         serving = Serving(
             instance=self._ctx.name,
             incarnation=self._ctx.incarnation,
@@ -137,6 +140,8 @@ class ServedWeights:
             root=root,
             pulled=self._came.get(root),
             number=self._number,
+            cache_tokens=cache_tokens,
+            weight_tokens=weight_tokens,
         )
         try:
             await self._ctx.ask(MANAGER, serving, deadline_s=TELL_DEADLINE_S, expect=Done)

@@ -25,12 +25,14 @@ class ThroughputReporter:
         self._measured = UnreportedWork()
         self._next_s = ctx.now() + beat_s
         self._reporting: asyncio.Task[None] | None = None
+        self._retracted = 0
 
     def ended(self, work: StepWork | None, began_s: float) -> None:
         """A turn ended now; None if its host does not report its work. Never blocks: engines decode on while
         the head is away."""
         if work is None:
             return
+        self._retracted += work.retracted
         now = self._ctx.now()
         self._measured.add(
             Work(
@@ -48,7 +50,10 @@ class ThroughputReporter:
     async def _tell(self) -> None:
         name, incarnation = self._ctx.name, self._ctx.incarnation
         sums = self._measured.take()
-        await self._ctx.tell(BALANCER, EngineMeasured(instance=name, incarnation=incarnation, sums=sums))
+        measured = EngineMeasured(
+            instance=name, incarnation=incarnation, sums=sums, retracted=self._retracted
+        )
+        await self._ctx.tell(BALANCER, measured)
 
 
 class UnreportedWork:

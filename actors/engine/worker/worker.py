@@ -111,6 +111,7 @@ class RolloutWorker(Actor):
         self._weights = ServedWeights(
             self.ctx, self._settings.engine, self._node, self._kind, take, self._page
         )
+        self._weights.capacity = lambda: (self._host.cache_tokens, self._host.weight_tokens)
         self._kept_requests = KeptRequests(self.ctx, self._settings.engine, self._sender, drains)
         self._throughput_reporter = ThroughputReporter(self.ctx, self._settings.liveness.beat_s)
         self._experts = ExpertReporter(self.ctx)

@@ -27,6 +27,7 @@ from gleaner.actors.rollout.dispatch import published_balancing
 from gleaner.actors.rollout.dispatch.devices import crowds
 from gleaner.actors.rollout.dispatch.placement import Balancer, Instance, InstanceKind
 from gleaner.actors.rollout.dispatch.rebalancer import Load, Requests, decide
+from gleaner.actors.rollout.dispatch.retracted_counts import RetractedCounts
 from gleaner.actors.rollout.dispatch.throughput_table import Profiles, instance_pace, plausible
 from gleaner.supervisor import Actor, Refused, handles
 
@@ -42,6 +43,7 @@ class LoadBalancer(Actor):
         self._max_pending, self._published = max_pending, published
         self._balancer = Balancer(max_pending)
         self._profiles = Profiles()
+        self._retracted = RetractedCounts()
         self._compared_s = 0.0
         self._moves = 0
 
@@ -63,12 +65,14 @@ class LoadBalancer(Actor):
             pending=message.pending,
             executing=message.executing,
             device=message.device,
+            engines=message.engines,
         )
 
     @handles(InstanceDown)
     async def down(self, message: InstanceDown) -> None:
         if self._balancer.gone(message.instance, message.incarnation):
             self._profiles.forget(message.instance)
+            self._retracted.forget(message.instance)
 
     @handles(InstanceServes)
     async def serves(self, message: InstanceServes) -> None:
@@ -118,9 +122,10 @@ class LoadBalancer(Actor):
         instance = self._balancer.instances.get(message.instance)
         if instance is None or instance.incarnation != message.incarnation:
             return
-        if not all(map(plausible, message.sums)):
+        if not all(map(plausible, message.sums)) or message.retracted < 0:
             raise Refused(f"{message.instance} measured what no engine does: {message.sums}")
         self._profiles.add(instance.id, _hardware(instance), message.sums)
+        self._retracted.add(instance.id, instance.incarnation, str(instance.kind), message.retracted)
         now = self.ctx.now()
         if now - self._compared_s >= SPEEDS_S:
             self._compared_s = now
@@ -130,7 +135,8 @@ class LoadBalancer(Actor):
     async def paces(self, message: Paces) -> PacesAre:
         known = {kind.value: self._profiles.of_kind(str(kind)) for kind in InstanceKind}
         return PacesAre(
-            instances={kind: instance_pace(model) for kind, model in known.items() if model is not None}
+            instances={kind: instance_pace(model) for kind, model in known.items() if model is not None},
+            retracted=dict(self._retracted.by_kind),
         )
 
     @handles(Rebalance)
@@ -233,5 +239,6 @@ class LoadBalancer(Actor):
 
 
 def _hardware(instance: Instance) -> str:
-    """The key of the table that an instance may share: nothing else is known of its hardware."""
-    return f"{instance.kind}/{instance.slots}"
+    """The key of the table that an instance may share: nothing else is known of its hardware. Instances of
+    another width have another number of engines."""
+    return f"{instance.kind}/{instance.slots}/{instance.engines}"

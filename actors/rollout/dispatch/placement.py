@@ -70,6 +70,7 @@ class Instance:
     chosen: int = 0
     speed: float = 1.0
     device: Device | None = None
+    engines: int = 1
 
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
@@ -115,13 +116,21 @@ class Balancer:
         pending: int = 0,
         executing: int = 0,
         device: Device | None = None,
+        engines: int = 1,
     ) -> bool:
         """Add an instance with this load (after a restart of the manager it already has some)."""
         known = self.instances.get(id)
         if known is not None and known.incarnation >= incarnation:
             return self._ignore()
         self.instances[id] = Instance(
-            id, incarnation, kind, slots, pending=pending, executing=executing, device=device
+            id,
+            incarnation,
+            kind,
+            slots,
+            pending=pending,
+            executing=executing,
+            device=device,
+            engines=engines,
         )
         return True
 

@@ -42,6 +42,7 @@ class Instance:
     withdrawn: int = 0
     engines: int = 1
     cache_tokens: int = 0
+    weight_tokens: int = 0
     device: Device | None = None
     sending: list[asyncio.Task[None]] = field(default_factory=list)
     order: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -71,6 +72,7 @@ class Instance:
             pending=pending,
             executing=executing,
             device=self.device,
+            engines=self.engines,
         )
 
     def down(self) -> InstanceDown:
@@ -101,6 +103,8 @@ class Instances(dict[str, Instance]):
             self.pulled += Counter({f"{way}_versions": 1, f"{way}_bytes": pulled.nbytes})
             self.pulled["image_bytes"] += pulled.image_bytes
         instance.version, instance.root = message.version, message.root
+        instance.cache_tokens = message.cache_tokens or instance.cache_tokens
+        instance.weight_tokens = message.weight_tokens or instance.weight_tokens
 
     def register(self, message: RegisterInstance, epoch: str, now_s: float) -> Instance:
         """Record a registration. Messages still being sent to an earlier one are void: they are cancelled."""

@@ -102,7 +102,9 @@ class StepMetrics:
     def _room(self, kind: str) -> Room:
         """Capacity of an engine of this kind: that of the first registered instance."""
         there = next((instance for instance in self._instances.values() if instance.kind == kind), None)
-        return Room() if there is None else Room(slots=there.slots, cache_tokens=there.cache_tokens)
+        if there is None:
+            return Room()
+        return Room(slots=there.slots, cache_tokens=there.cache_tokens, weight_tokens=there.weight_tokens)
 
     def step_ended(self, name: str) -> None:
         """The step of this batch is over. Idempotent."""

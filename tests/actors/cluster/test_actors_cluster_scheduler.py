@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from patient_loop import PatientLoop
 
 from gleaner.actors.cluster.scheduler import MembersAre, Scheduler
@@ -28,7 +29,7 @@ from gleaner.actors.protocol.cluster import (
     StopFleet,
     SubmitJob,
 )
-from gleaner.actors.protocol.step_times import StepTimes
+from gleaner.actors.protocol.step_times import Seen, StepTimes
 from gleaner.configs import load
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Address, Lane, Message, Refused, handles
@@ -94,9 +95,17 @@ class World:
     async def submit(self, run_id: str = "run") -> JobIs:
         return await self.test.ask("cluster/scheduler", SubmitJob(job=job(run_id)), JobIs)
 
-    async def hello(self, node: str, agent: Address, state: str = "up", run_id: str = "") -> NodeWork:
+    async def hello(
+        self, node: str, agent: Address, state: str = "up", run_id: str = "", width: int = 0
+    ) -> NodeWork:
         message = NodeHello(
-            node=node, role="preemptible", agent=agent, inventory=INVENTORY, state=state, run_id=run_id
+            node=node,
+            role="preemptible",
+            agent=agent,
+            inventory=INVENTORY,
+            state=state,
+            run_id=run_id,
+            width=width,
         )
         return await self.test.ask("cluster/scheduler", message, NodeWork)
 
@@ -390,3 +399,77 @@ async def test_paused_head_loses_only_hosts_that_are_silent(tmp_path: Path) -> N
             await world.hello("spot-1", agent, run_id="run")
         assert world.seen == [("spot-1", "joined")]
         await until(lambda: ("spot-1", "killed") in world.seen)
+
+
+WIDTHS = ["engine.kind=sglang", "engine.widths=[2, 1]", "engine.width_plan=paper"]
+SEEN = Seen(
+    step_s=9.0,
+    seeding_s=1.0,
+    update_s=0.1,
+    rolled_s=5.0,
+    start_s=1.0,
+    reserved=None,
+    preemptible=None,
+    requests=64,
+    groups=8,
+    limit=64,
+    lengths=[[9] * 8],
+    prompt_tokens=9.0,
+)
+
+
+async def _until_narrow(world: World) -> Plan:
+    """Four steps in which no request loses its cache."""
+    for step in range(1, 5):
+        plan = await world.plan(step, structs.replace(TIMES, seen=SEEN))
+    return plan
+
+
+async def test_planned_width_reaches_hosts_and_survives_a_scheduler_crash(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world, called = World(test), Called()
+        agent = test.spawn("spot/agent", lambda: called)
+        spec = structs.replace(job("run"), config=load.dump(load.load("quickstart", WIDTHS)))
+        await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
+        await world.hello("spot", agent)
+        assert (await world.hello("spot", agent)).width == 2
+        await world.hello("spot", agent, run_id="run", width=2)
+        calls = called.calls
+        assert (await _until_narrow(world)).width == 1
+        await until(lambda: called.calls > calls)
+        assert (await world.hello("spot", agent, run_id="run", width=2)).width == 1
+        test.kill("cluster/scheduler")
+        world.schedule(boot=1)
+        assert (await world.plan(5, None)).width == 1
+        late = await world.hello("spot", agent, run_id="run", width=2)
+        assert late.width == 2, "a step may be under way: it keeps its width"
+        assert (await world.hello("new", test.spawn("new/agent", Idle))).width == 1
+
+
+async def test_host_keeps_its_width_when_it_is_reached_in_the_middle_of_a_step(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        agent = test.spawn("spot/agent", Idle)
+        settings = [*WIDTHS, "liveness.dead_s=0.6", "liveness.beat_s=0.1"]
+        spec = structs.replace(job("run"), config=load.dump(load.load("quickstart", settings)))
+        await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
+        await world.hello("spot", agent, run_id="run", width=2)
+        await _until_narrow(world)
+        await asyncio.sleep(0.8)
+        assert (await world.hello("spot", agent, run_id="run", width=2)).width == 2
+        await world.plan(5, structs.replace(TIMES, seen=SEEN))
+        assert (await world.hello("spot", agent, run_id="run", width=2)).width == 1
+
+
+async def test_reserved_host_gets_no_width(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        World(test)
+        spec = structs.replace(job("run"), config=load.dump(load.load("quickstart", WIDTHS)))
+        await test.ask("cluster/scheduler", SubmitJob(job=spec), JobIs)
+        hello = NodeHello(
+            node="reserved-1",
+            role="reserved",
+            agent=test.spawn("reserved-1/agent", Idle),
+            inventory=INVENTORY,
+        )
+        assert (await test.ask("cluster/scheduler", hello, NodeWork)).width == 0

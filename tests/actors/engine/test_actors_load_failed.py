@@ -62,7 +62,7 @@ def test_builtin_engine_keeps_weights_after_an_unfit_image(tmp_path: Path) -> No
 class Stubborn:
     """Accepts version 1 at once, and each later version only at try `tries`, or at that of `takes`."""
 
-    engines, cache_tokens, device = 1, 0, None
+    engines, cache_tokens, weight_tokens, device = 1, 0, 0, None
 
     def __init__(self, tries: int) -> None:
         self.tries, self.takes = tries, {1: 1}

@@ -70,3 +70,11 @@ async def test_urgent_event_releases_gathered_tokens(urgent: str) -> None:
     else:
         exchange.ended([5])
     assert (await taken(taking))[0] == 7
+
+
+async def test_retractions_of_streams_are_counted_once() -> None:
+    exchange = RowQueue()
+    first, second = stream(1), stream(2)
+    for one_stream, retracted in ((first, 1), (second, 0), (first, 1), (first, 3)):
+        exchange.put(one_stream, Chunk([7], [-0.5], retracted=retracted), 2)
+    assert (await exchange.take(0.0, expected=1)).work.retracted == 3

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 
 from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
-from gleaner.actors.engine.servers.factory import sglang_command, sglang_host
+from gleaner.actors.engine.servers.factory import Spread, server_host, sglang_command, sglang_host
 from gleaner.actors.engine.servers.port import Ask, Chunk, ServerDied, ServerRefused
 from gleaner.actors.engine.servers.server_process import (
     FIRST_PORT,
@@ -32,9 +32,9 @@ from gleaner.actors.engine.servers.server_process import (
     ServerProcess,
     free_port,
 )
-from gleaner.actors.engine.servers.sglang import sampling_params
+from gleaner.actors.engine.servers.sglang import capacity_of, sampling_params
 from gleaner.actors.engine.servers.sglang_events import meta_of, new_of, newest_rows
-from gleaner.actors.engine.servers.sglang_messages import FinishReason, Meta
+from gleaner.actors.engine.servers.sglang_messages import FinishReason, Meta, ServerInfo
 from gleaner.actors.engine.servers.sglang_scores import ScoreReading
 from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.model.checkpoint import load_checkpoint
@@ -344,6 +344,24 @@ def test_server_command_follows_the_settings(tmp_path: Path) -> None:
     assert options["--max-running-requests"] == "5"
     assert int(options["--context-length"]) > 100 + config.rollout.max_new_tokens
     assert command[-2:] == ["--dtype", "float32"]
+
+
+def test_server_command_has_the_width_and_the_copies_of_its_host(tmp_path: Path) -> None:
+    config = from_tree({"engine": {"kind": "sglang", "widths": [2, 4]}}, "t")
+    command = sglang_command(config, "http://127.0.0.1:7001", tmp_path, "v3-00", Spread(2, 4))
+    assert command[command.index("--tp-size") + 1] == "2"
+    assert command[command.index("--dp-size") + 1] == "4"
+    assert "--tp-size" not in sglang_command(config, "http://127.0.0.1:7001", tmp_path, "v3-00")
+    assert server_host(config, spread=Spread(2, 4)).engines == 4
+
+
+def test_capacity_of_a_server_is_what_it_reports_of_its_memory() -> None:
+    body = {
+        "internal_states": [{"memory_usage": {"weight": 15.0, "kvcache": 30.0, "token_capacity": 200_000}}]
+    }
+    assert capacity_of(msgspec.convert(body, ServerInfo)) == (200_000, 100_000)
+    assert capacity_of(msgspec.convert({"internal_states": [{}]}, ServerInfo)) == (0, 0)
+    assert capacity_of(ServerInfo()) == (0, 0)
 
 
 class SilentServer:
