@@ -13,7 +13,7 @@ Length = Annotated[float, Meta(gt=0, le=1e5)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Count = Annotated[int, Meta(ge=1, le=10_000)]
 Where = Annotated[
-    str, Meta(pattern=r"^(@(head|reserved|preemptible|reward)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")
+    str, Meta(pattern=r"^(@(head|reserved|preemptible|reward|scores)(/[0-9]{1,3})?|[A-Za-z0-9_.-]{1,64})$")
 ]
 """A host; see the module."""
 

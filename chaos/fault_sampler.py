@@ -16,6 +16,8 @@ from gleaner.chaos.fault_targets import (
     PLANNER_CRASH,
     RANKS,
     REWARD_CRASHES,
+    SERVICE_CRASHES,
+    SERVICE_PLACE,
     FaultTargets,
 )
 from gleaner.chaos.faults import (
@@ -54,6 +56,7 @@ from gleaner.chaos.kill_points import (
     REWARD_GOT,
     REWARD_SENT,
     SENT,
+    SERVICE_GOT,
 )
 from gleaner.chaos.machine_sampler import MachineDrawer
 
@@ -134,8 +137,15 @@ class Drawer:
         """Whether a fault hits the reward tier, in this share; without reward hosts nothing is drawn."""
         return self._terrain.rewards > 0 and self._rng.random() < share
 
+    def _service(self, share: float) -> bool:
+        """Whether a fault hits the service that scores for the job; without one nothing is drawn."""
+        return self._terrain.shared and self._rng.random() < share
+
     def _reward_host(self) -> str:
         return f"@reward/{self._rng.randrange(self._terrain.rewards)}"
+
+    def _scoring_host(self) -> str:
+        return self._reward_host() if self._terrain.rewards else "@head"
 
     def _reward_place(self) -> tuple[str, Process]:
         drawn = self._rng.random()
@@ -146,6 +156,8 @@ class Drawer:
         return self._reward_host(), self._rng.choice(("reward-host", "reward-host", "agent"))
 
     def _place(self) -> tuple[str, Process]:
+        if self._service(0.3):
+            return SERVICE_PLACE
         if self._rewards(0.6):
             return self._reward_place()
         if self._terrain.clients and self._rng.random() < 0.25:
@@ -158,6 +170,10 @@ class Drawer:
         return host, self._rng.choice(kinds.get(host, ("transfer", "engine", "agent")))
 
     def _two_hosts(self) -> tuple[str, str]:
+        if self._service(0.4):
+            ends = ["@head" if self._rng.random() < 0.7 else self._scoring_host(), SERVICE_PLACE[0]]
+            self._rng.shuffle(ends)
+            return ends[0], ends[1]
         if (self._terrain.callers or self._terrain.clients) and self._rng.random() < 0.3:
             return "@head", CALLERS_HOST
         if self._rewards(0.6):
@@ -183,7 +199,9 @@ class Drawer:
         places = [place for place in CRASHES if place[0] != "@preemptible" or self._terrain.preemptible]
         if self._terrain.clients:
             places += [GATEWAY_CRASH] * 3
-        if self._rewards(0.6):
+        if self._service(0.3):
+            places = list(SERVICE_CRASHES)
+        elif self._rewards(0.6):
             places = [*REWARD_CRASHES, *([PLANNER_CRASH] if self._terrain.planner else [])]
         role, process, actor = self._rng.choice(places)
         host = self._one_of(role)
@@ -196,6 +214,8 @@ class Drawer:
         return self._preemptible() if role == "@preemptible" else role
 
     def _kill_host(self, at_s: float) -> AnyFault:
+        if self._service(0.2):
+            return KillHost(at_s=at_s, host=SERVICE_PLACE[0], back_s=self._length(at_s, 0.5, 10.0))
         if self._rewards(0.5):
             return KillHost(at_s=at_s, host=self._reward_host(), back_s=self._length(at_s, 0.5, 10.0))
         hosts = ["@reserved"]
@@ -219,12 +239,22 @@ class Drawer:
         if process == "gateway":
             return self._kill_on_call(at_s)
         seat = host.partition("/")[0], process
+        if seat == SERVICE_PLACE:
+            return self._kill_service(at_s)
         got, sent = ({**GOT, **REWARD_GOT}, {**SENT, **REWARD_SENT}) if self._terrain.rewards else (GOT, SENT)
         moment = self._rng.choice(MOMENT_SHARES)
         if moment == "sent" and seat not in sent:
             moment = "received"
         message = self._rng.choice((sent if moment == "sent" else got)[seat])
         count = 1 + int(self._rng.expovariate(1 / 3.0))
+        return KillOnMessage(
+            at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
+        )
+
+    def _kill_service(self, at_s: float) -> AnyFault:
+        message, moment = self._rng.choice(SERVICE_GOT)
+        host, process = SERVICE_PLACE
+        count = 1 + int(self._rng.expovariate(1 / 6.0))
         return KillOnMessage(
             at_s=at_s, host=host, process=process, message=message, count=count, moment=moment
         )

@@ -27,6 +27,13 @@ REWARD_CRASHES: tuple[tuple[str, Process, str], ...] = (
 """The actors of the reward tier, where there are reward hosts."""
 PLANNER_CRASH: tuple[str, Process, str] = ("@head", "reward-planner", "planner")
 """The actor of the planner of reward workers, where there is one."""
+SERVICE_PLACE: tuple[str, Process] = ("@scores", "service")
+"""The reward service that scores for the job, where one does."""
+SERVICE_CRASHES: tuple[tuple[str, Process, str], ...] = (
+    ("@scores", "service", "service"),
+    ("@scores", "service", "proxy"),
+)
+"""Its actors."""
 COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
     ("@head", "rollout"),
@@ -46,7 +53,8 @@ class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     has that from its settings (`gleaner.chaos.plan`). `ranks`: processes of the trainer's gang beside its
     first. `callers`: programs that send single requests (`gleaner.chaos.callers`). `clients`: HTTP clients of
     the head's gateway (`gleaner.chaos.gateway_clients`), which the settings must then have. `rewards`: reward
-    hosts. `planner`: a process plans their workers; a run has that from its settings."""
+    hosts. `planner`: a process plans their workers; `shared`: a reward service scores for the job. A run has
+    both from its settings."""
 
     preemptible: Annotated[int, Meta(ge=0, le=1000)] = 3
     zones: tuple[str, ...] = ("a", "b")
@@ -57,3 +65,4 @@ class FaultTargets(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     clients: Annotated[int, Meta(ge=0, le=64)] = 0
     rewards: Annotated[int, Meta(ge=0, le=100)] = 0
     planner: bool = False
+    shared: bool = False

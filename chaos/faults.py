@@ -28,10 +28,10 @@ from gleaner.chaos.machine_faults import (
 
 Process = Literal[
     "agent", "rollout", "reward", "reward-planner", "reward-host", "gateway", "transfer", "trainer", "engine",
-    "rank-1", "rank-2",
+    "rank-1", "rank-2", "service",
 ]  # fmt: skip
 """A process of a host, by its kind (`gleaner.nodeagent.process_trees`). A `gateway` and a `reward-planner`
-are there if the job's settings have one."""
+are there if the job's settings have one; a `service` is on the host `scores` then."""
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]

@@ -68,4 +68,10 @@ REWARD_SENT: Mapping[Seat, tuple[str, ...]] = {
     ("@reward", "agent"): ("NodeHello", "Withdraw"),
 }
 """The same as `SENT`."""
+SERVICE_GOT: tuple[tuple[str, Moment], ...] = (
+    ("ScoreText", "received"), ("ScoreText", "replied"), ("ScoreText", "replied"),
+    ("CancelScores", "received"),
+)  # fmt: skip
+"""Messages of the process of a reward service that scores for the job: it dies with an item that it took,
+with a verdict that is not sent yet, or with one that nobody needs."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")

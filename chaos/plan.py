@@ -24,9 +24,12 @@ from gleaner.configs.load import PRESETS, ConfigError, from_tree
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
 from gleaner.sim.models.scorer import MEDIAN_S
+from gleaner.sim.run_setup import SCORES, SCORES_PORT
 
 CAMPAIGNS = PRESETS / "campaigns"
 """Folder of the packaged campaigns."""
+SHARED: Mapping[str, object] = {"with": f"http://{SCORES}:{SCORES_PORT}", "deadline_s": 20.0}
+"""Settings `[reward.share]` of runs with a shared service. Some outages last longer than its deadline."""
 REAL = "real-"
 """Prefix of the names of campaigns on real processes, which `rlctl chaos` runs."""
 
@@ -50,6 +53,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         traces: availability traces (CSV files, or folders of them, relative to the campaign's file) of which
             pieces are replayed.
         verifier_s: median time of one score.
+        shared: share of the runs whose responses a reward service on a host of its own scores, by their
+            seed.
         paths: recovery paths that the campaign must take.
         faults: kinds of faults that must fire; none named: all that the options have on.
     """
@@ -65,6 +70,7 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     bounds: Bounds | None = None
     traces: tuple[str, ...] = ()
     verifier_s: Annotated[float, Meta(gt=0)] = MEDIAN_S
+    shared: Annotated[float, Meta(ge=0, le=1)] = 0.0
     paths: tuple[str, ...] = ()
     faults: tuple[str, ...] = ()
 
@@ -92,14 +98,16 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 
     def config_of(self, seed: int) -> Config:
         """The settings of the run of this seed. Raises ConfigError where drawn ones do not fit together."""
+        values: dict[str, dict[str, object]] = {}
+        if random.Random(f"{seed}/shared").random() < self.campaign.shared:
+            values["reward.share"] = dict(SHARED)
         if not self.campaign.draws:
-            return self.config
+            return self.drawn(values, f"seed {seed}") if values else self.config
         rng = random.Random(f"{seed}/settings")
         draws = sorted(self.campaign.draws.items())
-        return self.drawn(
-            {section: {name: rng.choice(of[name]) for name in sorted(of)} for section, of in draws},
-            f"seed {seed}",
-        )
+        for section, of in draws:
+            values.setdefault(section, {}).update({name: rng.choice(of[name]) for name in sorted(of)})
+        return self.drawn(values, f"seed {seed}")
 
     def drawn(self, values: Mapping[str, Mapping[str, object]], which: str) -> Config:
         """The settings with these values in their places. Raises ConfigError."""
@@ -119,6 +127,7 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
             self.campaign.terrain,
             head_durable=config.job.journal_fsync == "commit",
             planner=config.reward.planner.kind != "static",
+            shared=bool(config.reward.share.with_),
         )
         return draw(seed, terrain, self.campaign.options, bounds, self.traces)
 

@@ -130,7 +130,8 @@ def _hung(fault: Hang) -> str:
 
 
 def _role(host: str) -> str:
-    found = next((role for role in ("head", "reserved", "reward") if host.lstrip("@").startswith(role)), "")
+    roles = ("head", "reserved", "reward", "scores")
+    found = next((role for role in roles if host.lstrip("@").startswith(role)), "")
     return found or "preemptible"
 
 
@@ -139,5 +140,6 @@ def _host(host: str) -> str:
         "head": "head, back at its address",
         "reserved": "reserved, back again",
         "reward": "reward host, back again",
+        "scores": "reward service, back again",
     }
     return shapes.get(_role(host), "preemptible")

@@ -27,6 +27,7 @@ from gleaner.chaos.machine_faults import CloudTrouble
 from gleaner.chaos.observe_sim import Observer, acknowledgements
 from gleaner.chaos.plan import Loaded
 from gleaner.chaos.schedule import Schedule
+from gleaner.chaos.service_sim import ServiceObserver
 from gleaner.chaos.story import line_of, line_of_fault, line_of_found, line_of_note
 from gleaner.chaos.story_filter import StoryFilter
 from gleaner.chaos.stream_wires import stream_wires
@@ -91,6 +92,7 @@ def run(
     )
     faults = Faults(injector, drawn.faults, machines)
     world = WorldObserver(cluster, jury.see, faults.resolve)
+    service = ServiceObserver(cluster, jury.see, world.struck_s)
     reached: list[Found] = []
 
     def found(one: Found) -> None:
@@ -115,6 +117,7 @@ def run(
     with _uncollected(), acknowledged, handed_up, streams:
         observer.begin()
         world.begin()
+        service.begin()
         faults.arm()
         cluster.begin()
         for number in range(1, loaded.campaign.terrain.callers + 1):

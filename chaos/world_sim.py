@@ -38,7 +38,7 @@ from gleaner.chaos.machine_faults import BitRot, CloudTrouble, PowerLoss, SlowTr
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.hosts import Host, SimProcess
 from gleaner.sim.message_hooks import ObservedMessage
-from gleaner.sim.run_setup import CLIENT, HEAD, role_of
+from gleaner.sim.run_setup import CLIENT, HEAD, SCORES, SERVICE, role_of
 
 LOOK_S = 1.0
 """Between two looks at the hosts."""
@@ -74,6 +74,7 @@ class WorldObserver:
         self._records = 0
         self._blurred_s = 0.0
         self._began = False
+        self._service = 0  # the process of the service that scores for the job
         self._verifiers_s = 0.0  # until when a fault of verifiers lasts, or when the last one was
 
     def begin(self) -> None:
@@ -96,10 +97,16 @@ class WorldObserver:
             self._verifiers_s = max(fault.over_s, self._now_s)
         places = [getattr(fault, field, "") for field in ("host", "a", "b")]
         until_s = self._now_s if isinstance(fault, Notice) else max(fault.over_s, self._now_s)
+        if any(self._resolve(place) == SCORES for place in places if place):
+            self._verifiers_s = max(fault.over_s, self._now_s)
         for host in filter(None, (self._resolve(place) or ALONE.get(place, "") for place in places if place)):
             self._struck[host] = max(until_s, self._struck.get(host, 0.0))
             if isinstance(fault, Notice):
                 self._noticed[host] = self._cluster.stay(host)
+
+    def struck_s(self, host: str) -> float:
+        """When the last fault of a host was, or until when it lasts."""
+        return self._struck.get(host, 0.0)
 
     def settle(self, within_s: float) -> None:
         """The job is over: run on until no host is rented, or for `within_s`."""
@@ -154,6 +161,7 @@ class WorldObserver:
             )
         )
         self._look_at_gateway()
+        self._look_at_service()
         for record in records:
             self._see(HostRecorded(self._now_s, record.node, record.role, record.event))
         self._cluster.loop.call_later(LOOK_S, self._look_again)
@@ -168,6 +176,14 @@ class WorldObserver:
         cells = () if system is None else system.cells()
         incarnation = next((cell.address.incarnation for cell in cells if cell.address.name == GATEWAY), 0)
         self._see(GatewaySeen(self._now_s, (0 if process is None else process.pid, incarnation), reachable))
+
+    def _look_at_service(self) -> None:
+        """Verifiers of a service are well since its process began, and nothing disturbs it."""
+        if self._cluster.setting.shares:
+            process = self._cluster.hosts[SCORES].find(SERVICE)
+            if process is None or _disturbed(process, self._now_s) or process.pid != self._service:
+                self._service = 0 if process is None else process.pid
+                self._verifiers_s = max(self._verifiers_s, self._now_s)
 
     def _read_history(self) -> list[Node]:
         history = self._cluster.history
@@ -190,7 +206,7 @@ class WorldObserver:
         return {
             name: self._look_at(host)
             for name, host in self._cluster.hosts.items()
-            if host.up and name != CLIENT
+            if host.up and name not in (CLIENT, SCORES)  # which are not of the cluster
         }
 
     def _look_at(self, host: Host) -> HostLook:

@@ -20,12 +20,12 @@ from gleaner.actors.names import REWARD, REWARD_SERVICE
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.reward.assignment.jobs import JobLimits
 from gleaner.actors.reward.proxy import RewardProxy, text_worker
-from gleaner.actors.reward.scoring import ScorerUnusable, WorkerDied, WorkerHung
+from gleaner.actors.reward.scoring import ScorerUnusable, StartWorker, WorkerDied, WorkerHung
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.text_tasks import text_tasks
 from gleaner.actors.reward_service.asking import Scoring
-from gleaner.actors.reward_service.service import RewardService
+from gleaner.actors.reward_service.service import MakeEntry, RewardService
 from gleaner.configs.schema import Config, Jobs
 from gleaner.nodeagent import reward_discovery
 from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot_run
@@ -35,7 +35,15 @@ from gleaner.nodeagent.reward_http import server_of
 from gleaner.nodeagent.reward_service_hosts import HostOptions, job_of, local_hosts, membership
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.nodeagent.system import open_system
-from gleaner.supervisor import ActorSystem, Intensity, Supervisor, SupervisorFailed, child, one_for_one
+from gleaner.supervisor import (
+    ActorSystem,
+    ChildSpec,
+    Intensity,
+    Supervisor,
+    SupervisorFailed,
+    child,
+    one_for_one,
+)
 from gleaner.transport.wire import Peer
 
 STOP_S = 5.0
@@ -88,7 +96,6 @@ async def _try_worker(config: Config, services: HostServices) -> None:
 
 async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostServices) -> int:
     config = options.config
-    settings = RewardSettings.of(config)
     if problem := Pipelines(config.task, config.reward).problem():
         raise CannotRun(USAGE, problem)
     tasks = text_tasks(config)
@@ -118,20 +125,7 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
             system,
             one_for_one(
                 *(membership(system, job, boot, services.adapters) if options.hosts is not None else ()),
-                child(
-                    REWARD,
-                    lambda: RewardProxy(
-                        settings,
-                        "",
-                        services.adapters.start_scorer,
-                        text_worker(settings),
-                        limits_of(config.reward.jobs),
-                    ),
-                    shutdown_s=STOP_S,
-                ),
-                child(
-                    REWARD_SERVICE, lambda: RewardService(entry, config.gateway.deadline_s), shutdown_s=STOP_S
-                ),
+                *scoring(config, services.adapters.start_scorer, entry),
                 name="reward-service",
                 intensity=Intensity(restarts=config.fleet.restarts, within_s=config.fleet.restarts_within_s),
             ),
@@ -151,6 +145,21 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
         raise as_cannot_run(failures[0]) or CannotRun(FAILED, str(failures[0]))
     log.info("stopped in order")
     return OK
+
+
+def scoring(config: Config, start_scorer: StartWorker, entry: MakeEntry) -> tuple[ChildSpec, ChildSpec]:
+    """The proxy, which scores texts, and the service in front of it."""
+    settings = RewardSettings.of(config)
+    return (
+        child(
+            REWARD,
+            lambda: RewardProxy(
+                settings, "", start_scorer, text_worker(settings), limits_of(config.reward.jobs)
+            ),
+            shutdown_s=STOP_S,
+        ),
+        child(REWARD_SERVICE, lambda: RewardService(entry, config.gateway.deadline_s), shutdown_s=STOP_S),
+    )
 
 
 def _location(options: RewardServiceOptions) -> ProcessLocation:

@@ -21,6 +21,7 @@ from gleaner.sim.hosts import KILLED, Host, Main, SimProcess
 from gleaner.sim.run_setup import Paces
 from gleaner.supervisor import ActorSystem, AskFailed, Done, ProcessExit
 
+AGENT = "agent"
 LOOK_S = 0.2
 WATCHDOG_LOOKS = 8  # checks of an agent within the time in which its next sign of life is due
 NOT_AGAIN = frozenset({OK, USAGE, IN_USE, DAMAGED, CUT_SHORT})
@@ -32,12 +33,19 @@ class Init:
 
     Args:
         main: what the node agent runs. on_done: called with its end if it is not started again after that.
+        kind: of the process; another one than a node agent sends no signs of life.
     """
 
     def __init__(
-        self, host: Host, main: Main, paces: Paces, on_done: Callable[[ProcessExit], None] | None = None
+        self,
+        host: Host,
+        main: Main,
+        paces: Paces,
+        on_done: Callable[[ProcessExit], None] | None = None,
+        kind: str = AGENT,
     ) -> None:
         self._host, self._main, self._paces, self._on_done = host, main, paces, on_done
+        self._kind = kind
         self.life = 0
         """Counts the lives of the host: each boot begins one, and `halt` ends it."""
 
@@ -57,10 +65,11 @@ class Init:
 
     def _start(self, life: int) -> None:
         if life == self.life and self._host.up:
-            process = self._host.start(f"{self._host.name}/agent", self._main, self._paces.start_s)
-            process.watchdog_s = self._paces.watchdog_s
+            process = self._host.start(f"{self._host.name}/{self._kind}", self._main, self._paces.start_s)
             process.loop.at_death(lambda: self._ended(process, life))
-            self._look(process, self._host.loop.now_s)
+            if self._kind == AGENT:
+                process.watchdog_s = self._paces.watchdog_s
+                self._look(process, self._host.loop.now_s)
 
     def _look(self, process: SimProcess, started_s: float) -> None:
         """An agent must report in time that it is ready, and then regularly that it lives."""

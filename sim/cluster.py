@@ -33,7 +33,9 @@ from gleaner.sim.models.load_faults import LoadFaults
 from gleaner.sim.models.scorer import ScorerFaults
 from gleaner.sim.network import SimNet
 from gleaner.sim.outcome import Ended, Outcome, disk_counts, kept_streams, saved_steps
-from gleaner.sim.run_setup import CLIENT, HEAD, RunSetup
+from gleaner.sim.run_setup import CLIENT, HEAD, SCORES, SERVICE, RunSetup
+from gleaner.sim.scoring_service import serve
+from gleaner.sim.service_calls import ServiceCalls
 from gleaner.sim.shared_cores import SharedCores
 from gleaner.sim.slowness import Slowness
 from gleaner.supervisor import ActorSystem
@@ -70,6 +72,7 @@ class SimCluster:
             self.loop, random.Random(f"{setting.seed}/net"), self.loop.trace, profile=setting.link
         )
         names = [HEAD, RESERVED, CLIENT, *setting.preemptible_hosts(), *setting.reward_hosts()]
+        names += [SCORES] * setting.shares
         self.hosts = {name: self._host(name) for name in names}
         """All hosts that may ever exist, by name."""
         self.systems: dict[SimProcess, ActorSystem] = {}
@@ -84,7 +87,9 @@ class SimCluster:
         """Loads of weights that must fail."""
         self.machine_faults = MachineFaults(Slowness(lambda: self.loop.now_s))
         """Garbage of engines, and the pace of the trainer."""
-        faults = OrderedFaults(self.scorer_faults, self.load_faults, self.machine_faults)
+        self.service_calls = ServiceCalls()
+        """Calls of the reward service that scores for the job."""
+        faults = OrderedFaults(self.scorer_faults, self.load_faults, self.machine_faults, self.service_calls)
         self._printed: list[tuple[float, str, str]] = []
         self._histories: dict[Path, list[AnyRecord]] = {}
         self._hooks: list[Hook] = []
@@ -113,6 +118,7 @@ class SimCluster:
                 setting.paces,
             ),
             **{name: self._reward_host(name) for name in setting.reward_hosts()},
+            **({SCORES: self._service()} if setting.shares else {}),
         }
         """Init systems of the hosts that exist from the beginning."""
 
@@ -261,6 +267,12 @@ class SimCluster:
         words = ["--role", "reward", "--join", self.head.endpoint, "--notices", "none"]
         main = self._agent(name, STATE, 0, words)
         return Init(self.hosts[name], main, self.setting.paces, lambda _: self.replace_host(name))
+
+    def _service(self) -> Init:
+        async def main(process: SimProcess) -> int:
+            return await serve(process, self.setting.config, self.net, self._site(process), STATE)
+
+        return Init(self.hosts[SCORES], main, self.setting.paces, kind=SERVICE)
 
     def replace_host(self, name: str) -> None:
         """Take a reward host away, and have another machine take its place."""

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gleaner.actors.cluster import job as places
 from gleaner.actors.gateway.gateway import MakeHttpEntry
+from gleaner.actors.reward.service_pool import ScoringService
 from gleaner.actors.training.records import AnyRecord
 from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace, TraceError
@@ -25,6 +26,7 @@ from gleaner.sim.models.model_adapters import HostStores, ModelAdapterFactory, M
 from gleaner.sim.models.scorer import ScorerFaults
 from gleaner.sim.network import SimNet
 from gleaner.sim.run_setup import RunSetup
+from gleaner.sim.service_calls import ServiceCalls, SimConnections
 
 EVERYWHERE = Path("/")
 
@@ -34,12 +36,13 @@ class OrderedFaults:
     """Faults that the models of all hosts must have.
 
     Attributes: scorers: of the verifiers, counted; loads: of weights into engines; machines: of engines and
-        of the trainer.
+        of the trainer; service: calls of the reward service, for observers.
     """
 
     scorers: ScorerFaults
     loads: LoadFaults
     machines: MachineFaults
+    service: ServiceCalls
 
 
 class HostAdapterFactory(ModelAdapterFactory):
@@ -80,6 +83,7 @@ class HostAdapterFactory(ModelAdapterFactory):
         )
         self._host, self._trace = host, setting.trace
         self._process, self._net, self._seed = process, net, setting.seed
+        self._service = faults.service
 
     def trace(self, name: str) -> Trace:
         """See `AdapterFactory`: the one that the simulation was given."""
@@ -100,6 +104,14 @@ class HostAdapterFactory(ModelAdapterFactory):
         listening = HttpListening(self._net, self._net.station(process.loop, name, process.name), wall_s)
         rng = random.Random(f"{self._seed}/gateway/{process.pid}")
         return entry_of(config, run_id, listening, wall_s, rng)
+
+    def reward_service(self, config: Config, calls: int) -> ScoringService:
+        """See `AdapterFactory`: it is reached over the simulated network."""
+        from gleaner.actors.reward.verifiers.shared_service import SharedService
+
+        share, rng = config.reward.share, random.Random(f"{self._seed}/calls/{self._process.pid}")
+        connections = SimConnections(self._net, self._process, self._service)
+        return SharedService(share, share.job or config.job.name, calls, rng, connections)
 
     def history(self, path: Path) -> SimHistory:
         """See `AdapterFactory`: it is on this host's disk."""

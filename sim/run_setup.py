@@ -26,6 +26,10 @@ HEAD = "head"
 CLIENT = "client"
 SPARE = "spare"
 REWARDS = "rewards"
+SCORES, SCORES_PORT = "scores", 8900
+"""The host of a reward service that jobs share, and where it listens there (`reward.share.with`)."""
+SERVICE = "service"
+"""Kind of the process there."""
 RUNS = Path("/srv/gleaner/runs")
 """Folder of a job's history and checkpoints; simulated hosts share no folder."""
 QUICK_LENGTHS = LengthLaw(median=9.0, sigma=0.5, correlation=0.6)
@@ -117,6 +121,11 @@ class RunSetup:
         """Every reward host."""
         return [f"{REWARDS}-{number}" for number in range(1, self.rewards + 1)]
 
+    @property
+    def shares(self) -> bool:
+        """Whether a reward service scores for the job, on a host of its own."""
+        return bool(self.config.reward.share.with_)
+
     def zone(self, host: str) -> str:
         """The zone of a preemptible host; "" for the others."""
         if role_of(host) != "preemptible":
@@ -144,5 +153,5 @@ def refuse_hosts(trace: Trace) -> None:
 
 def role_of(host: str) -> str:
     """The role of a host, by its name."""
-    found = {HEAD: "head", RESERVED: "reserved", CLIENT: "client"}.get(host)
+    found = {HEAD: "head", RESERVED: "reserved", CLIENT: "client", SCORES: "scores"}.get(host)
     return found or ("reward" if host.startswith(f"{REWARDS}-") else "preemptible")

@@ -4,13 +4,13 @@ Owns the answers of verifiers that are not journaled yet, and the comparison of 
 true score. I7 covers what happens to a verdict afterwards.
 """
 
-import hashlib
 from collections.abc import Iterable, Iterator
 
 from gleaner.actors.reward.verdicts import OURS
 from gleaner.actors.rollout.state.events import Scored
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Fact, VerifierAnswered
+from gleaner.chaos.invariants.service_facts import response_key
 from gleaner.chaos.invariants.shadow import Shadow
 from gleaner.chaos.invariants.truth import Truth
 
@@ -36,7 +36,7 @@ class TrueVerdicts(Check):
 
     def see(self, fact: Fact) -> Iterable[str]:
         if isinstance(fact, VerifierAnswered):
-            self._answered.pop(key := _key(fact.split, fact.index, fact.tokens), None)
+            self._answered.pop(key := response_key(fact.split, fact.index, fact.tokens), None)
             self._answered[key] = None
             if len(self._answered) > KEPT:
                 del self._answered[next(iter(self._answered))]
@@ -58,9 +58,5 @@ class TrueVerdicts(Check):
         what = f"its response to problem {asked.index} of {asked.split}, {len(tokens) // 4} tokens"
         if score != true:
             yield f"{event.request} was scored {score}; {what}, has {true}"
-        elif _key(asked.split, asked.index, tokens) not in self._answered:
+        elif response_key(asked.split, asked.index, tokens) not in self._answered:
             yield f"{event.request} was scored {score}; no verifier scored {what}"
-
-
-def _key(split: str, index: int, tokens: bytes) -> bytes:
-    return hashlib.blake2b(f"{split}/{index}/".encode() + tokens, digest_size=16).digest()

@@ -18,6 +18,7 @@ from gleaner.chaos.invariants.request_age import RequestsEndInTime
 from gleaner.chaos.invariants.reward_hosts import RewardHostItems
 from gleaner.chaos.invariants.reward_stages import RewardStages
 from gleaner.chaos.invariants.shadow import Shadow
+from gleaner.chaos.invariants.shared_service import SharedServiceCalls
 from gleaner.chaos.invariants.verdict_age import VerdictsInTime
 from gleaner.chaos.invariants.windows import WindowsOpen
 from gleaner.configs.schema import Config
@@ -28,7 +29,7 @@ __all__ = ["HOSTS_END_S", "WORLD_CHECKS", "world_checks"]
 WORLD_CHECKS: tuple[type[Check], ...] = (
     NoCapacityForgotten, MembersLive, InstancesLive, DrainsEnd, RequestsEndInTime, RecoversInTime,
     NoLateWaitInCalm, PlansSurvive, FleetAsWished, WindowsOpen, AnswersFollowCommits,
-    CreditCounts, VerdictsInTime, RewardHostItems, RewardStages,
+    CreditCounts, VerdictsInTime, RewardHostItems, RewardStages, SharedServiceCalls,
 )  # fmt: skip
 
 
@@ -51,4 +52,5 @@ def world_checks(shadow: Shadow, config: Config) -> tuple[Check, ...]:
         VerdictsInTime(shadow, config),
         RewardHostItems(),
         RewardStages(),
+        SharedServiceCalls(config),
     )

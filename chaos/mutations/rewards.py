@@ -5,6 +5,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 
 DISPATCH = "gleaner.actors.reward.item_dispatch"
 HOSTS = "gleaner.actors.reward.assignment.hosts"
+SERVICE = "gleaner.actors.reward_service.service"
 PASSED = "gleaner.actors.reward.assignment.passed_stages"
 
 
@@ -105,5 +106,53 @@ REWARDS: tuple[Mutation, ...] = (
         ("verdict age", "recovery time", "I8"),
         lead="reward hosts that stay away",
         campaign="pipelines",
+    ),
+    _bug(
+        "a shared service gives the verdict of another item",
+        "each item of a shared reward service has a name of its own",
+        Edit(SERVICE, "{self.ctx.incarnation}-{self._asked}", "{self.ctx.incarnation}-{self._asked // 2}"),
+        ("verdicts",),
+        campaign="hunt-shared",
+    ),
+    _bug(
+        "a shared service that fails scores 1",
+        "a failure of a shared reward service is no score",
+        Edit(
+            SERVICE,
+            '        raise Outage(f"{verdict.status}: {verdict.detail}"',
+            '        return Scored(1.0)\n        raise Outage(f"{verdict.status}: {verdict.detail}"',
+        ),
+        ("verdicts",),
+        ("bad_scorer", "sick_verifier"),
+        campaign="hunt-shared",
+    ),
+    _bug(
+        "a lost call of a shared service never made again",
+        "a call that fails is made again while its deadline lasts",
+        Edit(
+            "gleaner.actors.reward.verifiers.service_verifier",
+            "            await asyncio.sleep(max(problem.after_s, wait_s * (1 + rng.random())))\n",
+            "            await asyncio.sleep(86_400.0)\n",
+        ),
+        ("shared service", "verdict age", "I8"),
+        campaign="hunt-shared",
+    ),
+    _bug(
+        "a cancelled call stays in the service's queue",
+        "the item of a call whose client has left leaves the queue of the service",
+        Edit(SERVICE, "                self._send(CancelScores(requests=[message.request]))\n", ""),
+        ("shared service",),
+        campaign="hunt-shared",
+    ),
+    _bug(
+        "a dropped item keeps its call",
+        "the call of an item whose group was dropped ends",
+        Edit(
+            "gleaner.actors.reward.local_workers",
+            "                task.cancel()\n",
+            "                pass\n",
+        ),
+        ("shared service",),
+        campaign="hunt-shared",
     ),
 )

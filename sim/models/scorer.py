@@ -26,6 +26,7 @@ from gleaner.actors.reward.carried import Carried, CarriedScore, digest_of, pack
 from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE
 from gleaner.actors.reward.verdicts import BLOB_LOST
+from gleaner.sim.models.scored_texts import response_of, text_of
 from gleaner.sim.models.tokens import response
 
 LARGE_ONE_IN = 2
@@ -128,7 +129,7 @@ class SimScorer:
         rng: draws of this worker.
         faults: ordered faults, and the count of all.
         blobs: of its host, where items pass several stages.
-        judged: whether a judge has the last of them.
+        spec: what the worker was started with: its task, and whether a judge is beside that.
     """
 
     def __init__(
@@ -138,11 +139,11 @@ class SimScorer:
         rng: random.Random,
         faults: ScorerFaults,
         blobs: Blobs | None = None,
-        *,
-        judged: bool = False,
+        spec: WorkerSpec | None = None,
     ) -> None:
+        spec = spec or WorkerSpec()
         self._problems, self._law, self._rng, self._faults = problems, law, rng, faults
-        self._blobs, self._judged = blobs, judged
+        self._blobs, self._judged, self._task = blobs, _judged(spec), _task(spec)
         self._dead = False
 
     @staticmethod
@@ -159,7 +160,7 @@ class SimScorer:
             await asyncio.sleep(spec.start_s)
             raise WorkerHung(f"no answer within {spec.start_s:g} s")
         await asyncio.sleep(law.start_s)
-        return SimScorer(problems, law, rng, faults, blobs, judged=_judged(spec))
+        return SimScorer(problems, law, rng, faults, blobs, spec)
 
     @property
     def dead(self) -> bool:
@@ -190,6 +191,8 @@ class SimScorer:
             return pipe.ProblemOut(f"problem {item.index} of {item.split}", prompt)
         if fault is Fault.WRONG_KIND:
             return pipe.ProblemOut("", [])
+        if isinstance(item, pipe.ReadItem) and fault is not Fault.RAISE:
+            return pipe.ReadOut(text_of(self._task, item))
         if fault is Fault.RAISE or isinstance(item, pipe.RunItem | pipe.ReadItem):
             return pipe.Failed("ValueError: this verifier scores nothing")
         if isinstance(item, pipe.ScoreItems):
@@ -230,7 +233,7 @@ class SimScorer:
 
     def _score(self, item: pipe.Scorable, fault: Fault | None) -> pipe.ScoreOut:
         if isinstance(item, pipe.TextItem):
-            return pipe.ScoreOut(float(_number(item.response.encode()) % 2))
+            item = response_of(item)
         score = self._problems.score(item.split, item.index, item.tokens)
         self._faults.on_score(item)
         return pipe.ScoreOut(1.0 - score if fault is Fault.WRONG_SCORE else score)
@@ -264,6 +267,13 @@ def _judged(spec: WorkerSpec) -> bool:
     settings = (spec.config or {}).get("settings")
     tasks = settings.get("task", ()) if isinstance(settings, dict) else ()
     return any(task.get("judge", {}).get("weight", 0) for task in tasks)
+
+
+def _task(spec: WorkerSpec) -> str:
+    """The name of the first task of these workers."""
+    settings = (spec.config or {}).get("settings")
+    tasks = settings.get("task", ()) if isinstance(settings, dict) else ()
+    return str(tasks[0].get("name", "")) if tasks else ""
 
 
 def _number(name: bytes) -> int:

@@ -1,7 +1,7 @@
 """Calls of services over HTTP: one request, its answer or the reason why there is none.
 
-Owns the session, the limits of an answer, and the secret of a header. Does not own retries or deadlines, and
-does not know what an answer means (`http_rewards`, `judge`).
+Owns the session, the limits of an answer, which status is no answer, and the secret of a header. Does not own
+retries or deadlines, and does not know what an answer means (`http_rewards`, `judge`).
 """
 
 import asyncio
@@ -10,6 +10,7 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import aiohttp
 
@@ -34,6 +35,15 @@ class Unavailable(Exception):
         self.after_s = after_s
 
 
+@dataclass(frozen=True, slots=True)
+class HttpAnswer:
+    """What a service sent. retry_after: that header, "" for none."""
+
+    status: int
+    retry_after: str
+    body: bytes
+
+
 async def session(headers: Mapping[str, str], connections: int) -> aiohttp.ClientSession:
     """A session that sends these headers; its caller closes it, and bounds each call in time."""
     return aiohttp.ClientSession(
@@ -54,15 +64,21 @@ async def sent(session: aiohttp.ClientSession, method: str, url: str, body: obje
             text = await _bounded(answer.content)
     except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         raise Unavailable(f"{type(error).__name__}: {error}"[:MAX_DETAIL]) from None
-    status, words = answer.status, _shown(text, session)
+    found = HttpAnswer(answer.status, answer.headers.get("Retry-After", ""), text)
+    return accepted(found, time.time(), session.headers.get("Authorization", ""))
+
+
+def accepted(answer: HttpAnswer, now_s: float, authorization: str = "") -> bytes:
+    """The body of an answer that is one. now_s: since 1970. authorization: the header of the request, whose
+    key is not repeated. Pure. Raises Unavailable, BadAnswer."""
+    status, words = answer.status, _shown(answer.body, authorization)
     if status >= 500 or status in PASSING:
-        after_s = retry_after_s(answer.headers.get("Retry-After", ""), time.time())
-        raise Unavailable(f"answered {status} {words}", after_s)
+        raise Unavailable(f"answered {status} {words}", retry_after_s(answer.retry_after, now_s))
     if 300 <= status < 400:
         raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
     if status != 200:
         raise BadAnswer(f"answered {status} {words}")
-    return text
+    return answer.body
 
 
 def retry_after_s(text: str, now_s: float) -> float:
@@ -94,10 +110,29 @@ def secret(variable: str, setting: str) -> str:
     return value
 
 
-def _shown(text: bytes, session: aiohttp.ClientSession) -> str:
+def _shown(text: bytes, authorization: str) -> str:
     """The beginning of an answer, without the key that services may repeat in it."""
-    key = session.headers.get("Authorization", "").rpartition(" ")[2].encode()
+    key = authorization.rpartition(" ")[2].encode()
     return shown(text.replace(key, b"***") if key else text)
+
+
+class HttpConnections:
+    """Connections to a service, for `shared_service`. Use it on one loop."""
+
+    def __init__(self) -> None:
+        self._session: aiohttp.ClientSession | None = None
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], most: int) -> bytes:
+        """See `shared_service.Connections`."""
+        if self._session is None:
+            self._session = await session(headers, most)
+        return await sent(self._session, "POST", url, body)
+
+    async def close(self) -> None:
+        """Close them."""
+        closing, self._session = self._session, None
+        if closing is not None:
+            await closing.close()
 
 
 async def _bounded(content: aiohttp.StreamReader) -> bytes:

@@ -7,8 +7,10 @@ response; where it has no score, the status is one of ours.
 
 import asyncio
 import random
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import Protocol
 
-import aiohttp
 import msgspec
 
 from gleaner.actors.protocol.reward import JOB_HEADER
@@ -26,6 +28,21 @@ from gleaner.configs.schema import Share
 MOST = 32
 """Responses of a `SharedVerifier` that are at the service at a time."""
 ROUTE = "/score"
+
+
+Post = Callable[[str, bytes], Awaitable[bytes]]
+"""Posts JSON to a URL; the body of the answer. Raises Unavailable, BadAnswer."""
+
+
+class Connections(Protocol):
+    """Connections to a service. Use them on one loop."""
+
+    async def post(self, url: str, body: bytes, headers: Mapping[str, str], most: int) -> bytes:
+        """The body of the answer to JSON. Cancelled, it ends its connection. headers, most: of all calls;
+        most: connections at a time. Raises Unavailable, BadAnswer."""
+
+    async def close(self) -> None:
+        """Close them."""
 
 
 class _Verdict(msgspec.Struct, frozen=True):
@@ -56,7 +73,7 @@ class _Calls:
         key = http_calls.secret(self._share.key_env, "reward.share.key_env")
         return {JOB_HEADER: self._job, **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    async def judged(self, session: aiohttp.ClientSession, item: pipe.TextItem) -> Judgement:
+    async def judged(self, post: Post, item: pipe.TextItem) -> Judgement:
         """The score of one response, within the deadline of the settings."""
         body = msgspec.json.encode(
             {"task": item.task, "problem": msgspec.Raw(item.entry), "response": item.response}
@@ -64,7 +81,7 @@ class _Calls:
         failures: list[str] = []
         try:
             async with asyncio.timeout(self._share.deadline_s):
-                return await tried(lambda: self._asked(session, body), failures, self._rng)
+                return await tried(lambda: self._asked(post, body), failures, self._rng)
         except TimeoutError:
             why = f": {failures[-1]}" if failures else ""
             text = f"{self._url}: no verdict within {self._share.deadline_s:g} s{why}"
@@ -72,9 +89,9 @@ class _Calls:
         except BadAnswer as problem:
             return Judgement(0.0, verdicts.VERIFIER_FAILED, f"{self._url}: {problem}"[:MAX_DETAIL])
 
-    async def _asked(self, session: aiohttp.ClientSession, body: bytes) -> Judgement:
+    async def _asked(self, post: Post, body: bytes) -> Judgement:
         """Raises Unavailable, BadAnswer."""
-        text = await http_calls.sent(session, "POST", f"{self._url}{ROUTE}", body)
+        text = await post(f"{self._url}{ROUTE}", body)
         try:
             found = msgspec.json.decode(text, type=_Verdict)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -92,12 +109,20 @@ class SharedService:
         job: the name of this job there.
         most: calls at a time.
         rng: of the waits between tries.
+        connections: to it; None: of the machine.
     """
 
-    def __init__(self, share: Share, job: str, most: int, rng: random.Random | None = None) -> None:
+    def __init__(
+        self,
+        share: Share,
+        job: str,
+        most: int,
+        rng: random.Random | None = None,
+        connections: Connections | None = None,
+    ) -> None:
         self._calls, self._most = _Calls(share, job, rng or random.Random()), most
         self._headers: dict[str, str] = {}
-        self._session: aiohttp.ClientSession | None = None
+        self._connections = connections or http_calls.HttpConnections()
 
     def open(self) -> None:
         """See `ScoringService`."""
@@ -108,15 +133,14 @@ class SharedService:
 
     async def score(self, item: pipe.TextItem) -> Judgement:
         """See `ScoringService`."""
-        if self._session is None:
-            self._session = await http_calls.session(self._headers, self._most)
-        return await self._calls.judged(self._session, item)
+        return await self._calls.judged(self._post, item)
+
+    async def _post(self, url: str, body: bytes) -> bytes:
+        return await self._connections.post(url, body, self._headers, self._most)
 
     async def close(self) -> None:
         """See `ScoringService`."""
-        session, self._session = self._session, None
-        if session is not None:
-            await session.close()
+        await self._connections.close()
 
 
 class SharedVerifier(ServiceVerifier):
@@ -137,4 +161,4 @@ class SharedVerifier(ServiceVerifier):
         """See `ServiceVerifier`."""
         assert self.session is not None
         item = pipe.TextItem(self._task, msgspec.json.encode(entry), response)
-        return await self._calls.judged(self.session, item)
+        return await self._calls.judged(partial(http_calls.sent, self.session, "POST"), item)

@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gleaner.actors.reward.verifiers.http_calls import LONGEST_REST_S, retry_after_s
+from gleaner.actors.reward.verifiers.http_calls import (
+    LONGEST_REST_S,
+    HttpAnswer,
+    Unavailable,
+    accepted,
+    retry_after_s,
+)
+from gleaner.actors.reward.verifiers.http_wires import BadAnswer
 
 NOW_S = 1_790_000_000.0
 
@@ -32,3 +39,21 @@ def test_retry_after_of_any_text_is_within_limits(text: str) -> None:
 )
 def test_retry_after_that_is_neither_counts_as_none(text: str) -> None:
     assert retry_after_s(text, NOW_S) == 0.0
+
+
+@pytest.mark.parametrize("status", [408, 425, 429, 500, 503])
+def test_status_of_an_overloaded_service_is_no_answer(status: int) -> None:
+    with pytest.raises(Unavailable, match=f"answered {status}") as caught:
+        accepted(HttpAnswer(status, "3", b"busy"), 0.0)
+    assert caught.value.after_s == 3.0
+
+
+@pytest.mark.parametrize("status", [201, 302, 400, 401, 404])
+def test_other_status_is_a_bad_answer_without_the_key(status: int) -> None:
+    with pytest.raises(BadAnswer, match=f"answered {status}") as caught:
+        accepted(HttpAnswer(status, "", b"no key-7"), 0.0, "Bearer key-7")
+    assert "key-7" not in str(caught.value)
+
+
+def test_body_of_an_answer_is_accepted() -> None:
+    assert accepted(HttpAnswer(200, "", b"{}"), 0.0) == b"{}"
