@@ -42,8 +42,9 @@ def check_turn(turn: StepResult, load: Fetched | None, served: Served, last_tick
 
 
 def _check_rows(output: StepOutput, vocabulary: int, last_ticket: int) -> None:
-    lengths = [len(column) for column in (output.tickets, output.tokens, output.logprobs, output.flags)]
-    if min(lengths) != max(lengths):
+    rows = len(output.tickets)
+    if not (rows == len(output.tokens) == len(output.logprobs) == len(output.flags)):
+        lengths = [len(column) for column in (output.tickets, output.tokens, output.logprobs, output.flags)]
         raise UnsoundTurn(f"the columns of a turn have {lengths} rows")
     if vocabulary and (token := int(_most(output.tokens))) >= vocabulary:
         raise UnsoundTurn(f"token {token} is outside of the vocabulary of {vocabulary}")

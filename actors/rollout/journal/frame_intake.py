@@ -119,7 +119,8 @@ class Intake:
             changes, committed = self._journaled.enter(*events)
             effects = [one for one in changes if one]
             # The first commit that fails ends this actor, and those behind it are awaited no more.
-            self._uncommitted.update(newest.keys())
+            for key in newest:  # `Counter.update` takes longer than the rest of this method
+                self._uncommitted[key] += 1
             self._unacknowledged.append(
                 (may_go_unheard(committed), newest, effects, self._token_followers.entered())
             )
