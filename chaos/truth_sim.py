@@ -129,6 +129,7 @@ def _rounds(config: Config) -> WantedRounds | None:
         by_tokens=rounds.race == "tokens",
         drain=rounds.drain,
         auto=rounds.mode == "auto",
+        planned=rounds.prompts_plan == "model",
     )
 
 

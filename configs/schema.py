@@ -235,10 +235,16 @@ class Config(Section, frozen=True, kw_only=True):
             raise ValueError(
                 "rounds.mode: expected tail or off where job.exact is set, got auto: it follows times"
             )
-        if rounds.mode == "auto" and self.seeding.controller != "model":
+        predicts = "mode is auto" if rounds.mode == "auto" else ""
+        predicts = predicts or ("prompts_plan is model" if rounds.prompts_plan == "model" else "")
+        if predicts and self.seeding.controller != "model":
             raise ValueError(
-                "seeding.controller: expected model where rounds.mode is auto, got "
+                f"seeding.controller: expected model where rounds.{predicts}, got "
                 f"{self.seeding.controller}: no other controller predicts a step"
+            )
+        if rounds.prompts_plan == "model" and self.job.exact:
+            raise ValueError(
+                "rounds.prompts_plan: expected fixed where job.exact is set, got model: it follows times"
             )
         if self.job.exact and rounds.race == "time":
             raise ValueError(

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gleaner.actors.cluster.round_parts import TailPlan
 from gleaner.actors.cluster.seeding import MAX_MEMORY, KindState, SeedingPolicy, SeedingState, ThroughputPeak
 from gleaner.actors.protocol.step_times import StepTimes, finite
 
@@ -68,9 +69,9 @@ class ArtifactPolicy:
         """See `round_planner.KindPolicy`."""
         return None
 
-    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+    def tail(self, kinds: Mapping[str, KindState], times: StepTimes) -> TailPlan:
         """See `round_planner.KindPolicy`."""
-        return None
+        return TailPlan()
 
 
 def _remember(memory: Mapping[int, float], count: int, best_s: float, share: float) -> Mapping[int, float]:

@@ -4,6 +4,7 @@ Pure. A short round counts the groups whose longest response is short, a long on
 they count all draws. So the lengths of whole steps tell those of rounds, and the reverse.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,6 +23,19 @@ class Parts:
     long: Groups
 
 
+@dataclass(frozen=True, slots=True)
+class TailPlan:
+    """What a plan has of rounds: see `Plan.tail_gain`, `Plan.tail_surplus`. None: no prediction."""
+
+    gain: float | None = None
+    surplus: int | None = None
+
+
+def gain_of(rounds_s: float, whole_s: float) -> float | None:
+    """The share of a whole step by which a step with rounds is shorter; None of times that are not known."""
+    return 1 - rounds_s / whole_s if whole_s > 0 and math.isfinite(rounds_s) else None
+
+
 def parts_of(lengths: Mapping[str, Groups], rounds: RoundKinds) -> Parts | None:
     """The parts, from the lengths of the newest steps of each kind; None while too little is known."""
     share = 1 / (rounds.shorts + 1)  # of all draws, that long rounds train
@@ -32,11 +46,11 @@ def parts_of(lengths: Mapping[str, Groups], rounds: RoundKinds) -> Parts | None:
     short, long = lengths.get("short", []), lengths.get("long", [])
     if not short or not long or not rounds.shorts:
         return None
-    more = _evenly(sorted(long, key=max), max(1, round(len(short) / rounds.shorts)))
+    more = evenly(sorted(long, key=max), max(1, round(len(short) / rounds.shorts)))
     return Parts([*short, *more], short, long)
 
 
-def _evenly(groups: Sequence[list[int]], count: int) -> Groups:
+def evenly(groups: Sequence[list[int]], count: int) -> Groups:
     """So many of them, evenly from the first to the last; some of them twice where there are fewer."""
     last = len(groups) - 1
     return [groups[round(at * last / max(1, count - 1))] for at in range(count)]

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from gleaner.actors.cluster.round_parts import TailPlan
 from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import of_another_kind
 from gleaner.actors.protocol.step_times import RoundKinds, StepTimes
@@ -34,8 +35,8 @@ class KindPolicy(Protocol):
         """The number of instances for all rounds of a period; None while that cannot be predicted. n_prem:
         the number so far."""
 
-    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
-        """See `Plan.tail_gain`: with the instances that are there, each round with its own best window."""
+    def tail(self, kinds: Mapping[str, KindState], times: StepTimes) -> TailPlan:
+        """See `TailPlan`: with the instances that are there, each round with its own best window."""
 
 
 class RoundPlanner:
@@ -60,8 +61,15 @@ class RoundPlanner:
         if n_prem is None:  # of whole steps, or by the rule after the round that needs most
             needs_most = rounds.done != "short" or math.isinf(rounds.shorts)
             n_prem = after.n_prem if needs_most or not state.kinds else state.n_prem
-        gain = self._policy.tail_gain(kinds, times)
-        return replace(planned, n_prem=n_prem, measured_s=after.measured_s, kinds=kinds, tail_gain=gain)
+        tail = self._policy.tail(kinds, times)
+        return replace(
+            planned,
+            n_prem=n_prem,
+            measured_s=after.measured_s,
+            kinds=kinds,
+            tail_gain=tail.gain,
+            tail_surplus=tail.surplus,
+        )
 
     def _ahead(
         self, kinds: Mapping[str, KindState], after: SeedingState, rounds: RoundKinds, times: StepTimes

@@ -224,6 +224,7 @@ class Scheduler(Actor):
             predicted_s=seeding.predicted_s,
             tail_gain=seeding.tail_gain,
             width=widths.width if widths is not None else 0,
+            tail_surplus=seeding.tail_surplus,
         )
 
     def _between_steps(self) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gleaner.actors.cluster.round_parts import TailPlan
 from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.protocol.step_times import StepTimes, finite
 from gleaner.configs.schema import Seeding
@@ -47,7 +48,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     rule_s: T_seed of Algorithm 1 where the model has chosen another one; None: they are the same.
     predicted_s: the model's prediction for the step that they are for, 0: none; learnt: its learnt values.
     measured_s: the last measured step, 0: none. peak: of the artifact's rule; None with others. kinds: in a
-    job with rounds the state after the last step of each kind. tail_gain, stair_s: see `Plan`.
+    job with rounds the state after the last step of each kind. tail_gain, tail_surplus, stair_s: see `Plan`.
     """
 
     t_seed_s: float
@@ -61,6 +62,7 @@ class SeedingState(msgspec.Struct, frozen=True, kw_only=True):
     kinds: dict[str, KindState] = {}
     tail_gain: float | None = None
     stair_s: float | None = None
+    tail_surplus: int | None = None
 
 
 class SeedingPolicy:
@@ -111,9 +113,9 @@ class SeedingPolicy:
         """See `round_planner.KindPolicy`: Algorithm 1 predicts no step."""
         return None
 
-    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+    def tail(self, kinds: Mapping[str, KindState], times: StepTimes) -> TailPlan:
         """See `round_planner.KindPolicy`."""
-        return None
+        return TailPlan()
 
     def _n_prem(self, state: SeedingState, times: StepTimes, t_seed_s: float) -> int:
         most, train_s = self.most_prem(times), finite(times.train_s)

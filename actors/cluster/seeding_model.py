@@ -24,7 +24,8 @@ from dataclasses import dataclass, replace
 import msgspec
 import numpy as np
 
-from gleaner.actors.cluster.round_parts import parts_of
+from gleaner.actors.cluster.round_parts import Groups, TailPlan, evenly, gain_of, parts_of
+from gleaner.actors.cluster.round_surplus import MOST_GROUPS, best_surplus, whole_groups
 from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
 from gleaner.actors.cluster.step_statistics import StepStatistics, coming, learn, ready, with_machines
@@ -108,27 +109,32 @@ class ModelPolicy:
         mean_s = (shorts * tables["short"].best_s + tables["long"].best_s) / (shorts + 1)
         return self._wanted(tables["long"].counts, mean_s, n_prem, self.fallback.most_prem(times))
 
-    def tail_gain(self, kinds: Mapping[str, KindState], times: StepTimes) -> float | None:
+    def tail(self, kinds: Mapping[str, KindState], times: StepTimes) -> TailPlan:
         """See `round_planner.KindPolicy`."""
-        rounds = times.rounds
+        rounds, seen = times.rounds, times.seen
         newest = kinds[rounds.done].learnt if rounds is not None else None
         model = ready(newest) if newest is not None else None
         if rounds is None or newest is None or model is None or rounds.surplus < 1:
-            return None
-        if times.seen is None or times.seen.step_s < LEAST_STEP_S:
-            return None
-        lengths = {
-            kind: coming(one.learnt) for kind, one in kinds.items() if one.learnt and one.learnt.lengths
-        }
-        parts = parts_of(lengths, rounds)
+            return TailPlan()
+        if seen is None or seen.step_s < LEAST_STEP_S:
+            return TailPlan()
+
+        def seconds(groups: Groups, surplus: int) -> float:
+            work = replace(model[0], lengths=groups, surplus=surplus)
+            return self._best_s(work, model[1], times) + newest.rest_s
+
+        learnt = {kind: one.learnt for kind, one in kinds.items() if one.learnt and one.learnt.lengths}
+        whole = whole_groups({kind: one.lengths for kind, one in learnt.items()}, rounds)
+        if rounds.surpluses and whole:
+            plain_s = seconds(evenly(whole, min(len(whole), MOST_GROUPS)), 0)
+            surplus, period_s = best_surplus(whole, rounds, seen.groups, seen.limit, seconds)
+            return TailPlan(gain_of(period_s, plain_s), surplus)
+        parts = parts_of({kind: coming(one) for kind, one in learnt.items()}, rounds)
         if parts is None:
-            return None
-        plain, short, long = (
-            self._best_s(replace(model[0], lengths=groups, surplus=surplus), model[1], times) + newest.rest_s
-            for groups, surplus in ((parts.whole, 0), (parts.short, rounds.surplus), (parts.long, 0))
-        )
-        period_s = (rounds.shorts * short + long) / (rounds.shorts + 1)
-        return 1 - period_s / plain if plain > 0 and np.isfinite(period_s) else None
+            return TailPlan()
+        short_s, long_s = seconds(parts.short, rounds.surplus), seconds(parts.long, 0)
+        period_s = (rounds.shorts * short_s + long_s) / (rounds.shorts + 1)
+        return TailPlan(gain_of(period_s, seconds(parts.whole, 0)))
 
     def _best_s(self, work: Work, machines: Machines, times: StepTimes) -> float:
         """The end of a step with the best window for the instances that are there."""

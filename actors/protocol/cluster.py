@@ -89,7 +89,8 @@ class Plan(Message, frozen=True):
     """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction.
     `tail_gain`: the predicted share of the time of a step that is rolled out whole by which a period of short
     and long rounds is shorter a step; None without a prediction. `stair_s`: see `TrainStep`. `width`:
-    tensor-parallel width of the engines of preemptible hosts; 0: as the settings have it."""
+    tensor-parallel width of the engines of preemptible hosts; 0: as the settings have it. `tail_surplus`:
+    groups that a short round of the period that begins launches beside those that count; None: as before."""
 
     t_seed_s: float
     n_prem: int
@@ -97,6 +98,7 @@ class Plan(Message, frozen=True):
     tail_gain: float | None = None
     stair_s: float | None = None
     width: int = 0
+    tail_surplus: int | None = None
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):

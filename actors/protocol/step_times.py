@@ -38,12 +38,14 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
     """The rounds of a job that has them: the kind of the measured step, that of the next one, the number of
     short rounds for each long one (inf if there is never a long one), and the groups that a short round
-    launches beside those that count."""
+    launches beside those that count. surpluses: what this number may be in the next period, where the plan
+    decides it and a period is over; else none."""
 
     done: str
     ahead: str
     shorts: float
     surplus: int = 0
+    surpluses: list[int] = []
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):

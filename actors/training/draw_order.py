@@ -20,5 +20,9 @@ def draw_order_of(config: Config) -> DrawOrder:
         rollout.prompts, rollout.samples, *launched, config.job.steps, rounds.drain, rollout.staleness
     )
     return RoundDraws(
-        config.train_problems, rule, own_seeds=rounds.seeds == "own", auto=rounds.mode == "auto"
+        config.train_problems,
+        rule,
+        own_seeds=rounds.seeds == "own",
+        auto=rounds.mode == "auto",
+        planned=rounds.prompts_plan == "model",
     )

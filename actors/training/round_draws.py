@@ -29,7 +29,9 @@ from gleaner.actors.training.rounds import (
     has_rounds,
     period_steps,
     shape_of,
+    surpluses,
     whole_shape,
+    with_surplus,
 )
 
 
@@ -49,10 +51,20 @@ class RoundDraws:
         problems: of the training split.
         own_seeds: a deferred draw keeps the seeds of its first launch.
         auto: steps are whole until `consider` finds that rounds are faster.
+        planned: the surplus of short rounds is what `choose` was given last, from the rule's on.
     """
 
-    def __init__(self, problems: int, rule: RoundRule, *, own_seeds: bool = True, auto: bool = False) -> None:
+    def __init__(
+        self,
+        problems: int,
+        rule: RoundRule,
+        *,
+        own_seeds: bool = True,
+        auto: bool = False,
+        planned: bool = False,
+    ) -> None:
         self._problems, self._rule, self._own_seeds, self._auto = problems, rule, own_seeds, auto
+        self._planned = planned
         self._rounds_now = not auto
         self._last_kind = Kind.PLAIN  # of the newest batch
         self._cursor = 0
@@ -72,13 +84,25 @@ class RoundDraws:
 
     @property
     def rule(self) -> RoundRule:
-        """The rule of the job's rounds."""
+        """The rule of the job's rounds, with the surplus of the newest short round or of the next one."""
         return self._rule
 
     def consider(self, gain: float | None) -> None:
         """Have rounds or whole steps from the next period on (`auto`). gain: see `Plan.tail_gain`."""
         if self._auto and self._last_kind is not Kind.SHORT:
             self._rounds_now = has_rounds(self._rounds_now, gain)
+
+    def choices(self) -> list[int]:
+        """What the surplus may be from the next step on; none while it stays: in a period, and in a job whose
+        plans do not decide it."""
+        if not self._planned or self._last_kind is Kind.SHORT:
+            return []
+        return surpluses(self._rule, begun=self._last_kind is Kind.LONG)
+
+    def choose(self, surplus: int | None) -> None:
+        """Have this surplus in the period that begins. None, or one that may not be now: as it is."""
+        if surplus is not None and surplus in self.choices():
+            self._rule = with_surplus(self._rule, surplus)
 
     @property
     def shorts(self) -> float:
@@ -117,8 +141,9 @@ class RoundDraws:
             return one.shape
         if not self._rounds_now:
             return whole_shape(self._rule, self._free())
-        short = sum(not one.settled and one.shape.kind is Kind.SHORT for one in self._rounds.values())
-        return shape_of(self._rule, step, self._free(), short * self._rule.surplus)
+        short = [one for one in self._rounds.values() if not one.settled and one.shape.kind is Kind.SHORT]
+        coming = sum(one.shape.groups - self._rule.prompts for one in short)
+        return shape_of(self._rule, step, self._free(), coming)
 
     def draw(self, batch: str, until: int, step: int) -> RoundDrawn | None:
         """The event that gives the batch draws for its groups up to `until`; None when it has them, or is
@@ -168,11 +193,10 @@ class RoundDraws:
         match event:
             case RoundDrawn():
                 launched = Shape(Kind(event.kind), len(event.draws), event.samples)
+                if event.first == 0:
+                    self._began(launched)
                 one = self._rounds.setdefault(event.batch, _Round(launched))
                 one.draws.extend(event.draws)
-                self._last_kind = launched.kind
-                if self._auto and launched.kind is not Kind.LONG:
-                    self._rounds_now = launched.kind is Kind.SHORT
                 self._enter(event.batch, event.draws, event.cursor)
             case RoundRedrawn():
                 one = self._rounds[event.batch]
@@ -193,6 +217,14 @@ class RoundDraws:
             if not self._rounds[oldest].settled:
                 return
             del self._rounds[oldest]
+
+    def _began(self, shape: Shape) -> None:
+        """The newest batch has this round; later draws of an earlier one are none."""
+        self._last_kind = shape.kind
+        if self._planned and shape.kind is Kind.SHORT:
+            self._rule = with_surplus(self._rule, shape.groups - self._rule.prompts)
+        if self._auto and shape.kind is not Kind.LONG:
+            self._rounds_now = shape.kind is Kind.SHORT
 
     def _enter(self, batch: str, draws: Collection[int], cursor: int) -> None:
         step = int(batch.rpartition("-")[2])

@@ -8,7 +8,7 @@ surplus of one round, and a draw is deferred at most once.
 
 import enum
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 class Kind(enum.StrEnum):
@@ -79,6 +79,26 @@ def has_rounds(now: bool, gain: float | None) -> bool:
     if gain is None:
         return now
     return gain > 0 if now else gain >= LEAST_GAIN
+
+
+FACTORS = (1.125, 1.25, 1.375, 1.5, 1.75, 2.0)
+"""Launched over counted prompts of a short round, from which a plan chooses. A smaller one has periods of
+more than nine steps, and few groups of a short round may be long."""
+
+
+def surpluses(rule: RoundRule, *, begun: bool) -> list[int]:
+    """What the surplus of a short round may be in the next period. begun: rounds have been measured, so it
+    moves by one step of the grid at most; before, it is free."""
+    grid = sorted({math.ceil(round((factor - 1) * rule.prompts, 9)) for factor in FACTORS})
+    if not begun:
+        return grid
+    below, above = ([one for one in grid if side * (one - rule.surplus) > 0] for side in (-1, 1))
+    return [*below[-1:], rule.surplus, *above[:1]]
+
+
+def with_surplus(rule: RoundRule, surplus: int) -> RoundRule:
+    """The rule with this surplus of a short round."""
+    return replace(rule, launched_prompts=rule.prompts + surplus)
 
 
 def period_steps(rule: RoundRule) -> float:

@@ -137,13 +137,22 @@ class Submission:
         if not isinstance(self._draws, RoundDraws):
             return None
         self._draws.consider(self._gain)
-        done, ahead = (self._draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
-        return RoundKinds(done=done, ahead=ahead, shorts=self._draws.shorts, surplus=self._draws.rule.surplus)
+        draws = self._draws
+        done, ahead = (draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
+        return RoundKinds(
+            done=done,
+            ahead=ahead,
+            shorts=draws.shorts,
+            surplus=draws.rule.surplus,
+            surpluses=draws.choices(),
+        )
 
     def planned(self, plan: Plan) -> None:
-        """The plan of the next step; what it predicts of rounds counts from the step after it on, since this
-        one is planned by its kind."""
+        """The plan of the next step. The gain that it predicts counts from the step after it on, since this
+        one is planned by its kind; the surplus from this one on, if a period begins with it."""
         self._gain = plan.tail_gain
+        if isinstance(self._draws, RoundDraws):
+            self._draws.choose(plan.tail_surplus)
 
     def _shape(self, step: int) -> Shape:
         rollout = self._config.rollout

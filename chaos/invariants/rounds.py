@@ -18,15 +18,19 @@ from gleaner.chaos.invariants.facts import Committed, Fact
 from gleaner.chaos.invariants.truth import Truth, WantedRounds
 from gleaner.rlctl.audit.invariants import step_of
 
+EIGHTHS = (1, 2, 3, 4, 6, 8)
+"""Of the prompts of a step: what a short round may launch more, where plans decide it."""
 KEPT = 64
 """Rounds that are kept: many more than are open at a time."""
 
 
 @dataclass(slots=True)
 class _Round:
-    """One round. kept, uniform: its groups by the manager's journal; submitted: groups there."""
+    """One round. surplus: groups that it launched beside those that count. kept, uniform: its groups by the
+    manager's journal; submitted: groups there."""
 
     kind: str
+    surplus: int
     draws: list[int] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
     uniform: set[int] = field(default_factory=set)
@@ -100,14 +104,23 @@ class DrawsKept(Check):
         one = self._rounds.get(event.batch)
         free = self._free()
         if one is None:
-            kind = self._kind(step_of(event.batch) or 0, rounds, len(free))
+            surplus, allowed = len(event.draws) - self._wanted.prompts, self._surpluses(rounds)
+            tried = [surplus] if event.kind == "short" else allowed
+            due = {self._kind(step_of(event.batch) or 0, rounds, len(free), more) for more in tried}
             whole = rounds.auto and event.kind == ("long" if free else "plain")
-            if event.kind != kind and not whole:
-                yield f"{event.batch} is a {event.kind} round, with {len(free)} draws queued: {kind} is due"
-            count = rounds.prompts if event.kind == "short" else self._wanted.prompts
-            if len(event.draws) != count:
-                yield f"{event.batch} launches {len(event.draws)} groups, a {event.kind} round has {count}"
-            one = self._rounds[event.batch] = _Round(event.kind)
+            if event.kind not in due and not whole:
+                yield (
+                    f"{event.batch} is a {event.kind} round, with {len(free)} draws queued: "
+                    f"{' or '.join(sorted(due))} is due"
+                )
+            counts = [self._wanted.prompts + more for more in allowed] if event.kind == "short" else []
+            counts = counts or [self._wanted.prompts]
+            if len(event.draws) not in counts:
+                yield (
+                    f"{event.batch} launches {len(event.draws)} groups, a {event.kind} round has "
+                    f"{' or '.join(map(str, counts))}"
+                )
+            one = self._rounds[event.batch] = _Round(event.kind, surplus)
             while len(self._rounds) > KEPT:
                 del self._rounds[next(iter(self._rounds))]
         elif event.first != len(one.draws):
@@ -125,15 +138,24 @@ class DrawsKept(Check):
         self._first.setdefault(number, step_of(batch) or 0)
         self._next = max(self._next, number + 1)
 
-    def _kind(self, step: int, rounds: WantedRounds, free: int) -> str:
+    def _kind(self, step: int, rounds: WantedRounds, free: int, surplus: int) -> str:
         wanted = self._wanted
         if free >= wanted.prompts:
             return "long"
-        surplus = rounds.prompts - wanted.prompts
-        open_short = sum(one.kind == "short" and not one.settled for one in self._rounds.values())
+        coming = sum(one.surplus for one in self._rounds.values() if one.kind == "short" and not one.settled)
         room = max(0, wanted.steps - step - wanted.staleness) * wanted.prompts
-        ends = rounds.drain and free + (open_short + 1) * surplus > room
+        ends = rounds.drain and free + coming + surplus > room
         return "long" if ends else "short"
+
+    def _surpluses(self, rounds: WantedRounds) -> list[int]:
+        """What the next short round may launch beside the groups that count: as the short round before it,
+        except where a period begins and plans decide it."""
+        newest = [one.surplus for one in self._rounds.values() if one.kind == "short"][-1:]
+        before = newest or [rounds.prompts - self._wanted.prompts]
+        last = list(self._rounds.values())[-1:]
+        if not rounds.planned or (last and last[0].kind == "short"):
+            return before
+        return sorted({*before, *(-(-self._wanted.prompts * more // 8) for more in EIGHTHS)})
 
     def _free(self) -> list[int]:
         taken = {number for one in self._rounds.values() if not one.settled for number in one.draws}
@@ -165,6 +187,8 @@ class DrawsKept(Check):
 
     def _most_age(self, rounds: WantedRounds) -> int:
         surplus = rounds.prompts - self._wanted.prompts
+        if rounds.planned:
+            surplus = min(surplus, -(-self._wanted.prompts * EIGHTHS[0] // 8))
         period = math.ceil(self._wanted.prompts / surplus) if surplus else 0
         return period + 2 + 2 * self._wanted.staleness
 

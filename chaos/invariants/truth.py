@@ -16,7 +16,7 @@ from gleaner.chaos.invariants.shadow import ShadowRequest
 class WantedRounds:
     """What a job with rounds asks of them. prompts, samples: that a short round launches. own_seeds: of
     deferred draws. by_tokens: the order of a race. drain: the last steps train what is deferred. auto: steps
-    may be rolled out whole."""
+    may be rolled out whole. planned: the prompts that a short round launches may change between periods."""
 
     prompts: int
     samples: int
@@ -24,6 +24,7 @@ class WantedRounds:
     by_tokens: bool
     drain: bool
     auto: bool = False
+    planned: bool = False
 
 
 @dataclass(frozen=True, slots=True)

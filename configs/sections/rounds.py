@@ -30,6 +30,11 @@ class Rounds(Section, frozen=True, kw_only=True):
     prompts_factor: Annotated[float, Meta(ge=1, le=2)] = 1.25
     """Prompts that a short round launches, over those that count. 1.25 gives four short rounds for each long
     one; nearer to 1, the hard prompts of a step no longer fit into what is deferred."""
+    prompts_plan: Literal["fixed", "model"] = "fixed"
+    """What decides the prompts that a short round launches. `fixed`: `prompts_factor`. `model`: that is the
+    first factor, then the factor with the shortest predicted period follows, by one step of a grid from 1.125
+    to 2 in a period at most; needs `seeding.controller = "model"`. Too small a factor costs far more than too
+    large a one, and the best one follows the share of long prompts (docs/rounds.md)."""
     samples_factor: Annotated[float, Meta(ge=1, le=2)] = 1.0
     """Samples of a prompt that a short round launches, over those that count. Above 1 the longest ones of
     each prompt are never trained: responses become shorter than the policy makes them, and a page of figures

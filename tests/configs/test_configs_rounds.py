@@ -19,6 +19,11 @@ from gleaner.configs.load import ConfigError, load
         (["job.exact=true", "rounds.preset=rollpacker"], "rounds.race: expected tokens"),
         (["job.exact=true", "rounds.mode=auto"], "rounds.mode: expected tail or off"),
         (["rounds.mode=auto", "seeding.controller=feedback"], "seeding.controller: expected model"),
+        (
+            ["rounds.prompts_plan=model", "seeding.controller=artifact"],
+            r"expected model where rounds.prompts_plan is model, got artifact",
+        ),
+        (["job.exact=true", "rounds.prompts_plan=model"], "rounds.prompts_plan: expected fixed where job"),
     ],
 )
 def test_rounds_are_refused_with_the_setting_when_they_cannot_be_kept(

@@ -229,6 +229,29 @@ def test_gain_of_rounds_follows_lengths_and_engines(hard: float, engines: int, p
     assert (state.tail_gain > 0.1) if pays else (state.tail_gain < 0.02)
 
 
+@pytest.mark.parametrize(("hard", "surplus"), [(1, 8), (4, 24), (6, 48)])
+def test_plan_launches_as_much_as_the_share_of_long_prompts_needs(hard: int, surplus: int) -> None:
+    rng = np.random.default_rng(5)
+    lengths = [
+        sorted(
+            8000 if number < hard and sample == 3 else round(600 * math.exp(rng.normal(0, 0.1)))
+            for sample in range(4)
+        )
+        for number in range(20)
+    ]
+    lengths.sort(key=max)
+    policy = RoundPlanner(model())
+    state = policy.initial(32)
+    times = whole_step(lengths, 32)
+    assert times.rounds is not None
+    chooses = msgspec.structs.replace(times.rounds, surpluses=[8, 16, 24, 32, 48, 64])
+    assert policy.next(state, times).tail_surplus is None, "the plan does not decide it"
+    state = policy.next(state, msgspec.structs.replace(times, rounds=chooses))
+    assert state.tail_surplus == surplus
+    assert state.tail_gain is not None
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(state), type=SeedingState) == state
+
+
 def test_parts_of_whole_steps_and_of_rounds_agree() -> None:
     lengths = [[number, 10 * number] for number in range(1, 21)]
     kinds = RoundKinds(done="plain", ahead="plain", shorts=4.0, surplus=2)

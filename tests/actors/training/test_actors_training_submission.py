@@ -7,8 +7,10 @@ from pathlib import Path
 import pytest
 
 from gleaner.actors.protocol.batches import Prompt
+from gleaner.actors.protocol.cluster import Plan
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, SubmitBatch
+from gleaner.actors.protocol.step_times import RoundKinds
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.training.draw_order import draw_order_of
 from gleaner.actors.training.job_journal import standing_of
@@ -216,3 +218,28 @@ async def test_late_refill_of_a_trained_round_is_refused_and_draws_nothing(tmp_p
         assert await submission.more("step-1", 5, 1) == more
         await submission.step(2, TRAINER)
         assert indices(there.manager.batches["step-2"]) == [7, 8, 9, 10, 11], "0 is too long"
+
+
+async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: Path) -> None:
+    rounds: dict[str, object] = {"mode": "tail", "prompts_plan": "model", "prompts_factor": 2}
+    async with world(tmp_path, every=100, rounds=rounds) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[1, 2, 3, 4], dropped=[], aborted=[])
+        await submission.settle(1)
+        assert submission.rounds(1) == RoundKinds(done="short", ahead="long", shorts=1.0, surplus=4)
+        submission.planned(Plan(t_seed_s=1.0, n_prem=0, tail_surplus=3))
+        await submission.step(2, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 3], dropped=[], aborted=[])
+        await submission.settle(2)
+        assert submission.rounds(2) == RoundKinds(
+            done="long", ahead="short", shorts=1.0, surplus=4, surpluses=[3, 4]
+        )
+        submission.planned(Plan(t_seed_s=1.0, n_prem=0, tail_surplus=3))
+        await submission.step(3, TRAINER)
+        begun = there.manager.batches["step-3"]
+        assert len(begun) == 7
+        there.system.kill("training/controller")
+        submission = await there.start()
+        await submission.step(3, TRAINER)
+        assert there.manager.batches["step-3"] == begun, "a restart launches the same groups"

@@ -25,6 +25,8 @@ from gleaner.actors.training.rounds import (
     oldest_age,
     period_steps,
     shape_of,
+    surpluses,
+    with_surplus,
 )
 
 PROBLEMS = 7
@@ -34,11 +36,19 @@ class Job:
     """Steps of a job with rounds, up to `ahead` of them open at a time."""
 
     def __init__(
-        self, seed: int, rule: RoundRule, *, drops: float = 0.0, ahead: int = 0, auto: bool = False
+        self,
+        seed: int,
+        rule: RoundRule,
+        *,
+        drops: float = 0.0,
+        ahead: int = 0,
+        auto: bool = False,
+        planned: bool = False,
     ) -> None:
         self.rng, self.rule, self.drops, self.ahead = random.Random(seed), rule, drops, ahead
-        self.auto = auto
-        self.draws, self.journal = RoundDraws(PROBLEMS, rule, auto=auto), list[DrawEvent]()
+        self.auto, self.planned = auto, planned
+        self.draws, self.journal = self.fresh(), list[DrawEvent]()
+        self.shapes: dict[int, Shape] = {}
         self.trained: list[int] = []
         self.over: list[int] = []
         self.kinds: list[Kind] = []
@@ -46,21 +56,29 @@ class Job:
         self.first: dict[int, int] = {}
         self.opened = 0
 
+    def fresh(self) -> RoundDraws:
+        return RoundDraws(PROBLEMS, self.rule, auto=self.auto, planned=self.planned)
+
+    def replayed(self) -> RoundDraws:
+        draws = self.fresh()
+        for one in self.journal:
+            draws.apply(one)
+        return draws
+
     def enter(self, event: DrawEvent | None) -> None:
         if event is None:
             return
         self.journal.append(event)
         self.draws.apply(event)
         if self.rng.random() < 0.3:  # the controller dies behind the commit
-            self.draws = RoundDraws(PROBLEMS, self.rule, auto=self.auto)
-            for one in self.journal:
-                self.draws.apply(one)
+            self.draws = self.replayed()
 
     def open(self, step: int) -> None:
         batch = f"step-{step}"
         shape = self.draws.shape(batch, step)
         self.enter(self.draws.draw(batch, shape.groups, step))
         assert self.draws.shape(batch, step) == shape, "the kind of a round stays"
+        self.shapes[step] = shape
         assert self.draws.draw(batch, shape.groups, step) is None
         if self.rng.random() < self.drops:
             group = self.rng.randrange(shape.groups)
@@ -91,6 +109,7 @@ class Job:
         self.draws.finished(step)
         if self.rng.random() < 0.5:
             self.draws.consider(self.rng.choice([None, -0.1, 0.01, 0.1]))
+        self.draws.choose(self.rng.choice([None, *range(1, self.rule.prompts + 1)]))
 
     def run(self) -> None:
         for step in range(1, self.rule.steps + 1):
@@ -121,6 +140,68 @@ def test_job_that_turns_rounds_on_and_off_loses_no_draw(seed: int, launched: int
         before is not Kind.SHORT or after is not Kind.PLAIN
         for before, after in zip(job.kinds, job.kinds[1:], strict=False)
     ), "what short rounds deferred is trained before whole steps"
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.integers(0, 2**32),
+    st.integers(5, 8),
+    st.sampled_from([0.0, 0.3]),
+    st.integers(0, 2),
+    st.booleans(),
+)
+def test_job_whose_surplus_follows_plans_keeps_the_laws_of_rounds(
+    seed: int, launched: int, drops: float, ahead: int, auto: bool
+) -> None:
+    start = rule(launched, ahead=ahead)
+    job = Job(seed, start, drops=drops, ahead=ahead, auto=auto, planned=True)
+    job.run()
+    replayed = job.replayed()
+    for step in range(start.steps - 3, start.steps + 1):
+        assert replayed.shape(f"step-{step}", step) == job.shapes[step], "a replay has the same rounds"
+    short = {step: one.groups - 4 for step, one in job.shapes.items() if one.kind is Kind.SHORT}
+    assert set(short.values()) <= {launched - 4, 1, 2, 3, 4}
+    assert all(step + 1 not in short or short[step + 1] == surplus for step, surplus in short.items()), (
+        "the surplus stays within a period"
+    )
+    if not drops:
+        least = with_surplus(start, min(short.values(), default=1))
+        assert max(job.ages) <= oldest_age(least) + 2 * ahead
+        assert sorted(job.trained) == list(range(80)), "a job that drains trains what it launched"
+
+
+def test_surplus_moves_by_a_step_of_the_grid_between_periods() -> None:
+    draws = RoundDraws(PROBLEMS, rule(10, prompts=8), planned=True, auto=True)
+    assert draws.choices() == [1, 2, 3, 4, 6, 8], "no round was measured"
+    draws.choose(5)
+    assert draws.rule.surplus == 2, "it is not in the grid"
+    draws.choose(4)
+    draws.consider(0.5)
+    event = draws.draw("step-1", 12, 1)
+    assert event is not None
+    draws.apply(event)
+    assert draws.choices() == [], "a period has begun"
+    draws.apply(RoundSettled(batch="step-1", over=(), deferred=tuple(range(4, 12))))
+    event = draws.draw("step-2", 8, 2)
+    assert event is not None
+    assert event.kind == "long"
+    draws.apply(event)
+    assert draws.choices() == [3, 4, 6]
+    draws.choose(6)
+    assert (draws.rule.surplus, draws.shorts) == (6, pytest.approx(8 / 6))
+
+
+def test_surplus_outside_the_grid_may_stay_or_move_to_its_neighbours() -> None:
+    assert surpluses(rule(13, prompts=8), begun=True) == [4, 5, 6]
+    assert surpluses(rule(16, prompts=8), begun=True) == [6, 8]
+    assert surpluses(rule(9, prompts=8), begun=True) == [1, 2]
+    assert surpluses(rule(5, prompts=4), begun=False) == [1, 2, 3, 4]
+
+
+def test_surplus_stays_where_plans_do_not_decide_it() -> None:
+    draws = RoundDraws(PROBLEMS, rule(6))
+    draws.choose(3)
+    assert (draws.choices(), draws.rule.surplus) == ([], 2)
 
 
 def test_rounds_begin_and_end_by_their_predicted_gain() -> None:
