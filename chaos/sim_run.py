@@ -4,6 +4,7 @@ Owns the assembly and the period at which the jury is asked whether to continue.
 give one history.
 """
 
+import dataclasses
 import gc
 import random
 from collections.abc import Callable, Iterator
@@ -202,7 +203,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
     return RunSetup(
         job_model=job_model(seed, campaign.verifier_s),
         reserved=replace(RESERVED_RIG, devices=1 if config.seeding.stairs == "off" else 2),
-        preemptible=PREEMPTIBLE_RIG,
+        preemptible=preemptible_rig(config),
         config=msgspec.structs.replace(config, fleet=fleet),
         seed=seed,
         trace=trace,
@@ -212,6 +213,11 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
         rewards=campaign.terrain.rewards,
         spares=int(any(isinstance(fault, CloudTrouble) for fault in schedule.faults)),
     )
+
+
+def preemptible_rig(config: Config) -> HostDevices:
+    """The rig of a preemptible host: as many devices as the widest of the engines in the settings."""
+    return dataclasses.replace(PREEMPTIBLE_RIG, devices=max(config.engine.widths, default=1))
 
 
 def job_model(seed: int, verifier_s: float = MEDIAN_S) -> JobModel:

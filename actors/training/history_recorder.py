@@ -111,6 +111,7 @@ class HistoryRecorder:
                 step_s=spent.step_s,
                 t_seed_s=plan.t_seed_s,
                 n_prem=plan.n_prem,
+                width=plan.width,
                 predicted_s=predicted_s,
                 grad_norm=records.finite(result.grad_norm),
                 loss=records.finite(result.loss),

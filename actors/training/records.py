@@ -73,8 +73,9 @@ class Step(Record, frozen=True, kw_only=True):
     waiting_s: trainer idle for responses; training_s: forward, backward, optimizer; weights_s: publishing:
     all four of the attempt that succeeded. recovery_s: see `step_clock`. evaluation_s: on held-out problems,
     before this step. In histories of older programs step_s begins later, and the last two are 0:
-    `account.whole_steps` reads them. t_seed_s, n_prem: what was chosen for the next step. predicted_s: this
-    step as it was predicted, None if it was not. grad_norm, loss: None if they were not finite (JSON has no
+    `account.whole_steps` reads them. t_seed_s, n_prem, width (of the engines of preemptible hosts; 0: as the
+    settings have it): what was chosen for the next step. predicted_s: this step as it was predicted, None if
+    it was not. grad_norm, loss: None if they were not finite (JSON has no
     NaN). staleness_mean, staleness_max: of its tokens, the number of versions between the weights that made
     them and those of the step. drift: mean estimated KL of the policy from the sampling one, nats a token;
     None if it was not finite or not measured. clipped, truncated: shares of its tokens: clipped off, and with
@@ -105,6 +106,7 @@ class Step(Record, frozen=True, kw_only=True):
     unscored: int = 0
     stair_s: float | None = None
     half_s: float = 0.0
+    width: int = 0
 
 
 class Round(Record, frozen=True, kw_only=True):

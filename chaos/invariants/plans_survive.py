@@ -49,6 +49,14 @@ class PlansSurvive(Check):
             return
         if after.planned_step < before.planned_step:
             yield f"the plan of step {before.planned_step} was replaced by that of {after.planned_step}"
+        if before.widths is not None and before.widths != after.widths:
+            if after.widths is None:
+                yield f"the width {before.widths.width} of step {before.planned_step} was forgotten"
+            elif after.planned_step == before.planned_step:
+                yield (
+                    f"the width of step {before.planned_step} changed without a measurement, from "
+                    f"{before.widths.width} to {after.widths.width}"
+                )
         known, now = before.seeding, after.seeding
         if known is None or known == now:
             return
@@ -63,9 +71,12 @@ class PlansSurvive(Check):
             yield from _forgotten_of_kinds(known, now) if known.kinds or now.kinds else _forgotten(known, now)
 
     def _answered(self, plan: Plan) -> Iterator[str]:
-        kept = self._kept.seeding
+        kept, widths = self._kept.seeding, self._kept.widths
         if self._kept.job is None:
             return  # no job of this scheduler is known
+        if plan.width != (widths.width if widths is not None else 0):
+            has = "none" if widths is None else str(widths.width)
+            yield f"a plan was answered with a width of {plan.width}; the journal has {has}"
         if kept is None:
             yield f"a plan was answered that is in no journal: T_seed {plan.t_seed_s:.3f} s"
         elif plan.t_seed_s != kept.t_seed_s or (plan.n_prem != kept.n_prem and not self._every_instance):

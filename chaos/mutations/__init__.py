@@ -19,6 +19,7 @@ from gleaner.chaos.mutations.rollout import ROLLOUT
 from gleaner.chaos.mutations.rounds import ROUNDS
 from gleaner.chaos.mutations.stairs import STAIRS
 from gleaner.chaos.mutations.training import TRAINING
+from gleaner.chaos.mutations.widths import WIDTHS
 
 __all__ = ["BY_NAME", "MUTATIONS", "Mutation"]
 
@@ -34,5 +35,6 @@ MUTATIONS: tuple[Mutation, ...] = (
     *REWARDS,
     *ROUNDS,
     *STAIRS,
+    *WIDTHS,
 )
 BY_NAME: Mapping[str, Mutation] = {mutation.name: mutation for mutation in MUTATIONS}

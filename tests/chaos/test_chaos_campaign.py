@@ -49,6 +49,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         "singles",
         "soak",
         "stairs",
+        "widths",
     }
     for name in names():
         found = load(name)

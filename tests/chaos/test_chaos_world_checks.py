@@ -9,6 +9,7 @@ from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
 from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
+from gleaner.actors.cluster.width_planner import WidthState
 from gleaner.actors.names import BALANCER, CONTROLLER, MANAGER, SCHEDULER, TRAINER
 from gleaner.actors.protocol.balancer import ForgetAll, InstanceDown, InstanceUp
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
@@ -473,6 +474,26 @@ def test_plan_that_goes_on_from_the_one_before_passes() -> None:
 def test_plan_that_forgets_is_found(after: Fact, text: str) -> None:
     found = judged(planned(1.0, 2, PLANNED), after, check="plans survive")
     assert any(text in one for one in found), found
+
+
+def test_width_that_changes_without_a_measurement_or_is_in_no_journal_is_found() -> None:
+    def committed(at_s: float, step: int, width: int | None) -> Fact:
+        widths = None if width is None else WidthState(width=width)
+        state = ClusterState(job=JOB, state="running", planned_step=step, seeding=PLANNED, widths=widths)
+        return Committed(at_s, "head", SCHEDULER, 1, (state,), snapshot=True)
+
+    def replied(at_s: float, width: int) -> Fact:
+        plan = Plan(t_seed_s=PLANNED.t_seed_s, n_prem=PLANNED.n_prem, width=width)
+        return passed(at_s, plan, source=SCHEDULER, to="training/controller", mode="reply")
+
+    before = committed(1.0, 2, 2)
+    assert judged(before, replied(1.1, 2), committed(2.0, 3, 1), check="plans survive") == []
+    for after, text in (
+        (committed(2.0, 2, 1), "the width of step 2 changed without a measurement, from 2 to 1"),
+        (committed(2.0, 3, None), "the width 2 of step 2 was forgotten"),
+        (replied(2.0, 1), "a plan was answered with a width of 1; the journal has 2"),
+    ):
+        assert text in judged(before, after, check="plans survive")
 
 
 def of_kinds(**learnt: StepStatistics) -> SeedingState:

@@ -162,7 +162,9 @@ class Profiles:
     def add(self, instance: str, kind: str, sums: list[Work]) -> None:
         """Add the sums of an instance's worker."""
         self._own.setdefault(instance, ThroughputTable()).add(sums)
-        self._kinds.setdefault(kind, ThroughputTable()).add(sums)
+        table = self._kinds.pop(kind, None) or ThroughputTable()
+        table.add(sums)
+        self._kinds[kind] = table  # the last one is that of the newest measurement
 
     def forget(self, instance: str) -> None:
         """Forget an instance that is gone; the next one of its name may run on other hardware."""
@@ -176,9 +178,10 @@ class Profiles:
         return None
 
     def of_kind(self, kind: str) -> StepModel | None:
-        """The model of the hardware of this kind that was measured last."""
-        known = [profile.model for name, profile in self._kinds.items() if name.split("/")[0] == kind]
-        return next((model for model in reversed(known) if model is not None), None)
+        """The model of the hardware of this kind that was measured last; None while that has too little data:
+        other hardware of the kind, or engines of another width, may be far from it."""
+        known = [profile for name, profile in self._kinds.items() if name.split("/")[0] == kind]
+        return known[-1].model if known else None
 
     def mean_context(self) -> float:
         """The present mean over the instances that have measured anything."""

@@ -105,6 +105,21 @@ def test_instances_of_a_kind_share_a_table_initially() -> None:
     assert profiles.model("b", "spot/256") != own
 
 
+def test_pace_of_a_kind_is_that_of_the_newest_measured_width() -> None:
+    profiles = Profiles()
+    slow = StepModel(base_s=6e-2, row_s=2e-4, context_s=3e-7)
+    profiles.add("a", "spot/256/4", [turns(rows, 4000.0, model=slow) for rows in (2, 20, 200)])
+    profiles.add("a", "spot/256/1", [turns(rows, 4000.0) for rows in (2, 20, 200)])
+    fast = profiles.of_kind("spot")
+    assert fast == profiles.model("b", "spot/256/1")
+    profiles.add("a", "spot/256/4", [turns(20, 4000.0, model=slow)])
+    again = profiles.of_kind("spot")
+    assert again is not None
+    assert again.base_s == pytest.approx(slow.base_s, rel=0.05)
+    profiles.add("a", "spot/256/2", [turns(20, 4000.0)])
+    assert profiles.of_kind("spot") is None, "nothing is known of this width yet"
+
+
 def test_worker_reports_sums_of_like_turns_once() -> None:
     measured = UnreportedWork()
     for _ in range(50):

@@ -1,0 +1,26 @@
+"""Planted bugs in the widths of engines."""
+
+from gleaner.chaos.mutate import Edit
+from gleaner.chaos.mutations.mutation import Mutation
+
+SCHEDULER = "gleaner.actors.cluster.scheduler"
+
+
+def _bug(name: str, safeguard: str, old: str, new: str) -> Mutation:
+    return Mutation(name, safeguard, (Edit(SCHEDULER, old, new),), ("plans survive",), campaign="widths")
+
+
+WIDTHS: tuple[Mutation, ...] = (
+    _bug(
+        "the width of the step before",
+        "the width that is answered is the planned one",
+        "            width=widths.width if widths is not None else 0,\n        )\n",
+        "            width=now.widths.width if now.widths is not None else 0,\n        )\n",
+    ),
+    _bug(
+        "widths that a new plan forgets",
+        "what is known of rounds and widths outlives a step",
+        "planned_step=planned_step, seeding=seeding, widths=widths)",
+        "planned_step=planned_step, seeding=seeding, widths=None)",
+    ),
+)
