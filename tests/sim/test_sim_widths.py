@@ -2,13 +2,18 @@
 
 import logging
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
+from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
+from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.training.records import Restart, Step
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated_evidence import evidence
+from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.models.host_devices import HostDevices
@@ -91,13 +96,47 @@ def test_job_ends_with_its_planned_width_when_the_head_and_engines_are_killed(
 ) -> None:
     cluster = SimCluster(setup([*NARROWS, "fleet.restarts=5"], seed=seed))
     faults, fired = FaultInjector(cluster), list[bool]()
+
+    def kill(host: str, kind: str) -> None:
+        fired.append(faults.kill_process(host, kind))
+
     for when_s, host, kind in (
         (6.0, "spot-1", "engine"),
         (9.0, "head", "rollout"),
         (12.0, "spot-2", "agent"),
         (15.0, "spot-1", "engine"),
     ):
-        faults.at(when_s + seed, lambda host=host, kind=kind: fired.append(faults.kill_process(host, kind)))
+        faults.at(when_s + seed, partial(kill, host, kind))
     ended(cluster)
     assert any(fired), "no fault was possible: this shows nothing"
     assert "engine relaunched: width 1 after 2" in texts(caplog, "engine relaunched")
+
+
+def test_retractions_of_full_caches_reach_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four engines of width 1 with 72,000 tokens of cache each, for 24 x 8 responses of some thousands."""
+    planned: list[tuple[int, WidthState]] = []
+    plan = WidthPlanner.next
+
+    def recorded(
+        self: WidthPlanner, state: WidthState, seeding: SeedingState, times: StepTimes
+    ) -> WidthState:
+        after = plan(self, state, seeding, times)
+        planned.append((times.retracted, after))
+        return after
+
+    monkeypatch.setattr(WidthPlanner, "next", recorded)
+    words = WhatIfOptions(
+        model="qwen3-14b",
+        reserved="h100x8:tp2",
+        preemptible="l40sx4:tp1",
+        lengths="5400,0.8,0.6",
+        token_scale=256,
+        gbit_s=200.0,
+    )
+    sets = ["job.steps=1", "task.heldout_problems=1", "rollout.prompts=24", "rollout.samples=8"]
+    sets += ["engine.kind=sglang", "engine.widths=[1, 2, 4]", "engine.width_plan=paper", "engine.slots=64"]
+    ended(SimCluster(setting_of(load("rlboost-14b", [*sets, "fleet.n_prem_max=2"]), words)))
+    ((retracted, after),) = planned
+    assert retracted > 0
+    assert after.kinds["plain"].retracted == (retracted,)
+    assert after.paces[1].weight_tokens > after.paces[1].cache_tokens > 0
