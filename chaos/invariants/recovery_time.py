@@ -9,6 +9,8 @@ from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.engine.worker.worker import REGISTER_DEADLINE_S
 from gleaner.actors.protocol.cluster import StepTrained
+from gleaner.actors.reward.service_pool import READ_S
+from gleaner.actors.reward.verifiers.service_verifier import LONGEST_WAIT_S
 from gleaner.actors.rollout.fleet.membership import REREGISTER_S
 from gleaner.actors.rollout.state.events import FrameLogged, Scored
 from gleaner.actors.training.job_journal import EvalDone, StepFinished
@@ -37,6 +39,8 @@ class RecoversInTime(Check):
     def __init__(self, config: Config) -> None:
         self._replaced_s = MAX_BACKOFF_S
         self._moves_s = config.rollout.deadline_s + REREGISTER_S + REGISTER_DEADLINE_S
+        if config.reward.share.with_:  # the one process that makes texts may hang, then a call is made again
+            self._moves_s += min(config.reward.worker_s, READ_S) + 2 * LONGEST_WAIT_S
         self._moved_s = 0.0
         self._found: set[tuple[str, str]] = set()
 

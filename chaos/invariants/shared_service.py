@@ -88,8 +88,10 @@ class SharedServiceCalls(Check):
     def _passed(self, fact: MessagePassed) -> None:
         match fact.message:
             case Score() as asked if fact.direction == "in":
-                self._forget([asked.request], fact.at_s)
                 key = response_key(asked.split, asked.index, asked.tokens)
+                if self._of_request.get(asked.request) == (asked.batch, key):
+                    return  # asked again
+                self._forget([asked.request], fact.at_s)
                 self._of_request[asked.request] = asked.batch, key
                 found = self._responses.setdefault(key, _Response())
                 found.requests.add(asked.request)

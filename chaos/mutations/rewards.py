@@ -135,6 +135,7 @@ REWARDS: tuple[Mutation, ...] = (
             "            await asyncio.sleep(86_400.0)\n",
         ),
         ("shared service", "verdict age", "I8"),
+        ("crash_actor", "reset"),
         campaign="hunt-shared",
     ),
     _bug(
