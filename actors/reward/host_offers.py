@@ -78,6 +78,10 @@ class HostOffers:
         self.require(message.host, message.epoch)
         link = self._offers[message.host].link
         link.received((result.id, result.attempt) for result in message.results)
+        with self._dispatch.together():
+            self._settle(message)
+
+    def _settle(self, message: ItemsScored) -> None:
         for result in message.results:
             status, score = result.status, result.score
             scored = status in PROGRAMS and score is not None and math.isfinite(score)

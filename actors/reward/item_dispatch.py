@@ -13,6 +13,7 @@ is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assi
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Protocol
 
 from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches
@@ -73,6 +74,7 @@ class ItemDispatch:
         """Called with each item that has passed a stage."""
         self._held: dict[str, tuple[str, str]] = {}  # host, stage of items announced, and not requested yet
         self.passed = PassedStages()
+        self._collects = False  # in `together`
 
     def __iter__(self) -> Iterator[RewardItem]:
         """The open items."""
@@ -245,8 +247,20 @@ class ItemDispatch:
                 self._lost(item.job, verdict.detail)
         self.fill()
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Within this context nothing is given; at its end what waits is, for all that happened in it."""
+        self._collects = True
+        try:
+            yield
+        finally:
+            self._collects = False
+            self.fill()
+
     def fill(self) -> None:
         """Give waiting items to hosts with credit."""
+        if self._collects:
+            return
         now_s = asyncio.get_running_loop().time()
         given: dict[tuple[str, str], list[RewardItem]] = {}
         for stage in self.stages:
@@ -260,7 +274,8 @@ class ItemDispatch:
                 item = self.items.next(stage, jobs, self.batches.complete_s)
                 if item is None:
                     break
-                host = self.hosts.choose(stage, avoided=item.failed_on, preferred=item.made_on) or host
+                if item.failed_on != NOWHERE or item.made_on != NOWHERE:
+                    host = self.hosts.choose(stage, avoided=item.failed_on, preferred=item.made_on) or host
                 self.items.place(item, host.name, now_s)
                 host.has[stage] = host.has.get(stage, 0) + 1
                 given.setdefault((host.name, stage), []).append(item)

@@ -1,11 +1,11 @@
 """RemoteWorkers: the reward workers of another host, as `HostLink`.
 
-Sends items to its `RewardHost` and repeats a message that was not received. Results come as messages of the
-host's own. Knows nothing of the host's end: the proxy watches it.
+Sends items to its `RewardHost`, those of one turn of the loop together, and repeats a message that was not
+received. Results come as messages of the host's own. Knows nothing of the host's end: the proxy watches it.
 """
 
 import asyncio
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import CancelItems, ItemToScore, ResizeWorkers, ScoreItems
@@ -32,6 +32,7 @@ class RemoteWorkers:
         self._ctx, self._host, self._epoch = ctx, host, epoch
         self._gone = False
         self._sending: dict[str, ItemToScore] = {}  # items that were not received yet
+        self._given: list[ItemToScore] = []  # those of this turn
         self._wanted: dict[str, int] = {}
         self._resizing = False
 
@@ -41,26 +42,19 @@ class RemoteWorkers:
 
     def give(self, stage: str, items: Sequence[RewardItem]) -> None:
         """See `HostLink`."""
-        part: list[ItemToScore] = []
-        part_bytes = 0
+        if not self._given:
+            self._ctx.background(self._give(), "give")
         for item in items:
-            if part and part_bytes + len(item.work) + len(item.carried) > MOST_BYTES:
-                self._ctx.background(self._send(part), "give")
-                part, part_bytes = [], 0
-            part.append(
-                ItemToScore(
-                    id=item.id,
-                    attempt=item.attempts,
-                    stage=stage,
-                    work=item.work,
-                    carried=item.carried,
-                    made_on=REWARD if item.made_on == WORKERS else item.made_on,
-                )
+            given = ItemToScore(
+                id=item.id,
+                attempt=item.attempts,
+                stage=stage,
+                work=item.work,
+                carried=item.carried,
+                made_on=REWARD if item.made_on == WORKERS else item.made_on,
             )
-            self._sending[item.id] = part[-1]
-            part_bytes += len(item.work) + len(item.carried)
-        if part:
-            self._ctx.background(self._send(part), "give")
+            self._sending[item.id] = given
+            self._given.append(given)
 
     def received(self, attempts: Iterable[tuple[str, int]]) -> None:
         """The host has these items with these attempts, or had them: the answer to the message that brought
@@ -101,6 +95,14 @@ class RemoteWorkers:
     async def _cancel(self, message: CancelItems) -> None:
         await self._ctx.tell(self._host, message)
 
+    async def _give(self) -> None:
+        """Send the items of this turn, in messages of a bounded size."""
+        given, self._given = self._given, []
+        parts = list(_parts(given))
+        for part in parts[1:]:
+            self._ctx.background(self._send(part), "give")
+        await self._send(parts[0])
+
     async def _send(self, items: list[ItemToScore]) -> None:
         async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
             while not self._gone and (wanted := [item for item in items if self._is_sending(item)]):
@@ -118,3 +120,17 @@ class RemoteWorkers:
     def _is_sending(self, item: ItemToScore) -> bool:
         """Whether it must still be received; a later attempt may have replaced it."""
         return self._sending.get(item.id) is item
+
+
+def _parts(items: Sequence[ItemToScore]) -> Iterator[list[ItemToScore]]:
+    """The items, in parts of `MOST_BYTES` at most."""
+    part: list[ItemToScore] = []
+    part_bytes = 0
+    for item in items:
+        item_bytes = len(item.work) + len(item.carried)
+        if part and part_bytes + item_bytes > MOST_BYTES:
+            yield part
+            part, part_bytes = [], 0
+        part.append(item)
+        part_bytes += item_bytes
+    yield part

@@ -7,17 +7,23 @@ One core for all processes. The peer is the same warm worker process, asked for 
 32 together, where the pool does that) by nothing else: no queue, message or retry. Ours is the whole path: an
 ask of the manager's kind to the proxy, its queue, the message to a reward host, its pool, the worker's pipe,
 and the messages back (`bench.reward.tier`).
+
+The ratio is of processor time, of all processes together: on one core that is the ratio of the rates,
+whatever else the machine does meanwhile. Rounds alternate; the figures are medians.
 """
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
+import statistics
 import sys
 import time
 from collections.abc import Sequence
 
 import msgspec
+import psutil
 
 from bench.reward.tier import HOST, tier, worker_of
 from gleaner.actors.names import REWARD
@@ -38,13 +44,15 @@ OPEN = 60
 
 
 class Rate(msgspec.Struct, frozen=True, kw_only=True):
-    """Items a second of one core. ratio: of the path to the worker."""
+    """Processor time of an item, in microseconds: of the worker alone, and of the whole path. ratio: of the
+    rates of one core, path to worker. p99_ms: of an item on the path, on the clock, `OPEN` at a time."""
 
     work: str
     items: int
-    worker: float
-    path: float
+    worker_us: float
+    path_us: float
     ratio: float
+    p99_ms: float
 
 
 def _config(verifier: str) -> Config:
@@ -61,8 +69,18 @@ def _item(verifier: str, number: int) -> pipe.TextItem:
     return pipe.TextItem("task", msgspec.json.encode(entry), response)
 
 
-async def worker_rate(verifier: str, items: int) -> float:
-    """Items a second of a worker that is asked by nothing else."""
+def spent_s() -> float:
+    """Processor time of this process and all below it, with those that ended there."""
+    total_s = 0.0
+    for process in [psutil.Process(), *psutil.Process().children(recursive=True)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            times = process.cpu_times()
+            total_s += times.user + times.system + times.children_user + times.children_system
+    return total_s
+
+
+async def worker_us(verifier: str, items: int) -> float:
+    """Processor time of an item of a worker that is asked by nothing else."""
     worker = await WorkerProcess.start(worker_of(_config(verifier)))
     try:
         together = TOGETHER if verifier != "code" else 1
@@ -71,16 +89,17 @@ async def worker_rate(verifier: str, items: int) -> float:
             part = [_item(verifier, number) for number in range(first, min(first + together, items))]
             frames.append(pipe.pack(pipe.ScoreItems(list(part)) if together > 1 else part[0]))
         await worker.ask(frames[0], 60.0)
-        began_s = time.perf_counter()
+        before_s = spent_s()
         for frame in frames:
             await worker.ask(frame, 60.0)
-        return items / (time.perf_counter() - began_s)
+        return 1e6 * (spent_s() - before_s) / items
     finally:
         await worker.kill()
 
 
-async def path_rate(verifier: str, items: int) -> float:
-    """Items a second of the whole path."""
+async def path_us(verifier: str, items: int) -> tuple[float, float]:
+    """Processor time of an item on the whole path, and the 99th percentile of its milliseconds."""
+    took_s: list[float] = []
     async with tier(_config(verifier)) as near:
         while len((await near.ask(REWARD, RewardStatus(), RewardState)).hosts) < len(HOSTS):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -93,35 +112,51 @@ async def path_rate(verifier: str, items: int) -> float:
                 request=f"r{number}", task="task", entry=item.entry, response=item.response, batch="b"
             )
             async with room:
+                began_s = time.perf_counter()
                 verdict = await near.ask(REWARD, ask, Verdict, deadline_s=120.0)
+            took_s.append(time.perf_counter() - began_s)
             if verdict.score != 1.0:
                 raise SystemExit(f"item {number} has {verdict.status}: {verdict.detail}")
 
         await score(-1)
-        began_s = time.perf_counter()
+        before_s = spent_s()
         await asyncio.gather(*(score(number) for number in range(items)))
-        return items / (time.perf_counter() - began_s)
+        return 1e6 * (spent_s() - before_s) / items, 1e3 * sorted(took_s)[int(0.99 * items)]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run it; print a table, or JSON."""
     parser = argparse.ArgumentParser(prog="python -m bench.reward.path", description=__doc__)
     parser.add_argument("--items", type=int, default=200, help="programs; ten times as many sums")
+    parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     found: list[Rate] = []
     for verifier, items in (("code", args.items), ("math", 10 * args.items)):
-        worker = asyncio.run(worker_rate(verifier, items))
-        path = asyncio.run(path_rate(verifier, items))
-        found.append(Rate(work=verifier, items=items, worker=worker, path=path, ratio=path / worker))
+        rounds = [
+            (asyncio.run(worker_us(verifier, items)), *asyncio.run(path_us(verifier, items)))
+            for _ in range(args.rounds)
+        ]
+        worker, path, p99_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
+        found.append(
+            Rate(
+                work=verifier,
+                items=items,
+                worker_us=worker,
+                path_us=path,
+                ratio=worker / path,
+                p99_ms=p99_ms,
+            )
+        )
     if args.json:
         sys.stdout.write(json.dumps(msgspec.to_builtins(found)) + "\n")
         return 0
-    sys.stdout.write("work   items   worker alone, 1/s   whole path, 1/s   ratio\n")
+    sys.stdout.write("work   items   worker alone, us   whole path, us   ratio   p99, ms\n")
     for rate in found:
         sys.stdout.write(
-            f"{rate.work:6} {rate.items:5} {rate.worker:19.1f} {rate.path:17.1f} {rate.ratio:7.2f}\n"
+            f"{rate.work:6} {rate.items:5} {rate.worker_us:18.0f} {rate.path_us:16.0f} {rate.ratio:7.2f} "
+            f"{rate.p99_ms:9.1f}\n"
         )
     return 0
 

@@ -54,7 +54,7 @@ async def test_repeated_message_has_no_cancelled_item(monkeypatch: pytest.Monkey
     ctx.fail.set()
     await asyncio.gather(*ctx.tasks)
     given = [[item.id for item in one.items] for one in ctx.sent if isinstance(one, ScoreItems)]
-    assert given == [["a", "b"], ["c"], ["b"]]
+    assert given == [["a", "b", "c"], ["b"]]
     assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a", "c"]]
 
 
@@ -110,3 +110,20 @@ async def test_next_attempt_is_repeated_when_the_one_before_was_received(
         [("a", 1)],
         [("a", 1)],
     ]
+
+
+async def test_items_of_one_turn_leave_together_up_to_a_message_s_size(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(remote_workers, "MOST_BYTES", 8)
+    ctx = Unreachable()
+    ctx.fail.set()
+    host = Address(name="far/reward", endpoint="tcp://1", incarnation=1)
+    link = RemoteWorkers(cast("Context", ctx), host, "1.1")
+    for name in ("a", "b", "c"):
+        link.give("score", [RewardItem(name, "step-1", 0.0, "score", b"1234")])
+    await asyncio.sleep(0.01)
+    link.give("score", [RewardItem("d", "step-1", 0.0, "score", b"1234")])
+    await asyncio.sleep(0.01)
+    given = [[item.id for item in one.items] for one in ctx.sent if isinstance(one, ScoreItems)]
+    assert given == [["a", "b"], ["c"], ["d"]]

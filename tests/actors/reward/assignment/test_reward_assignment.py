@@ -275,3 +275,32 @@ async def test_attempts_are_counted_on_over_a_restart_of_the_service() -> None:
     assert not link.given
     dispatch.result("h", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=1)
     assert (await done).status == LOST, "that was the second one"
+
+
+async def test_hosts_get_the_items_of_several_results_together() -> None:
+    dispatch, link = ItemDispatch(["score"], 100, 1), Given()
+    dispatch.join("far", {"score": 1}, link)
+    done = [dispatch.submit(item(f"i{number}")) for number in range(FIRST_AHEAD + 3)]
+    link.parts.clear()
+    with dispatch.together():
+        for number in range(3):
+            dispatch.result("far", f"i{number}", "score", Verdict(1.0, OK), 1e-4, attempt=0)
+        assert link.parts == []
+    assert link.parts == [[f"i{FIRST_AHEAD}", f"i{FIRST_AHEAD + 1}", f"i{FIRST_AHEAD + 2}"]]
+    assert [one.result().score for one in done[:3]] == [1.0, 1.0, 1.0]
+
+
+class Given:
+    """A `HostLink` that keeps what it was given."""
+
+    def __init__(self) -> None:
+        self.parts: list[list[str]] = []
+
+    def give(self, stage: str, items: Sequence[RewardItem]) -> None:
+        self.parts.append([one.id for one in items])
+
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
+        raise AssertionError(f"{items} of {attempts} were cancelled")
+
+    def resize(self, stage: str, workers: int) -> None:
+        raise AssertionError(f"{stage} has {workers} workers")
