@@ -39,6 +39,10 @@ TO_PLAN_BATCHES = 8
 ALL = ("zero-queue-dedicated", "zero-queue", "history", "distrs", "distrs-strict", "ideal")
 
 
+TWO = CudaLaw(stagger_s=1.0)
+"""Of the two batches of figure 14."""
+
+
 @dataclass
 class Sample:
     """One figure over seeds."""
@@ -84,9 +88,9 @@ def cells(
     return found
 
 
-def two_batches(seed: int, workers: int, order: Order) -> float:
+def two_batches(seed: int, workers: int, order: Order, law: CudaLaw = TWO) -> float:
     """Mean extra delay of two batches (figure 14), the second `APART_S` behind, with so many GPUs."""
-    workload = cuda_workload(2, 1, CudaLaw(stagger_s=1.0), seed)
+    workload = cuda_workload(2, 1, law, seed)
     parts = []
     for number, batches in enumerate(workload.jobs.values()):
         batch = batches[0]
@@ -96,9 +100,9 @@ def two_batches(seed: int, workers: int, order: Order) -> float:
     return float(outcome_of(items, [len(items), workers], order).delays_s.mean())
 
 
-def fewest(seed: int, order: Order) -> int:
+def fewest(seed: int, order: Order, law: CudaLaw = TWO) -> int:
     """GPUs with which the mean extra delay is at most `MAX_DELAY_S`."""
-    return next(count for count in range(1, 500) if two_batches(seed, count, order) <= MAX_DELAY_S)
+    return next(count for count in range(1, 500) if two_batches(seed, count, order, law) <= MAX_DELAY_S)
 
 
 def to_plan(count: int, seed: int) -> Items:
