@@ -14,8 +14,8 @@ WIDTHS: tuple[Mutation, ...] = (
     _bug(
         "the width of the step before",
         "the width that is answered is the planned one",
-        "            width=widths.width if widths is not None else 0,\n        )\n",
-        "            width=now.widths.width if now.widths is not None else 0,\n        )\n",
+        "            width=widths.width if widths is not None else 0,\n",
+        "            width=now.widths.width if now.widths is not None else 0,\n",
     ),
     _bug(
         "widths that a new plan forgets",

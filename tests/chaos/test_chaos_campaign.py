@@ -39,6 +39,7 @@ def test_every_packaged_campaign_loads_and_draws() -> None:
         "hunt-kept",
         "hunt-published",
         "hunt-sampling",
+        "hunt-shared",
         "hunt-singles",
         "hunt-unscored",
         "nightly",
@@ -91,8 +92,8 @@ def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
         match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published, "
-        "hunt-sampling, hunt-singles, hunt-unscored, machines, nightly, pipelines, rewards, rounds, "
-        "singles, soak, stairs",
+        "hunt-sampling, hunt-shared, hunt-singles, hunt-unscored, machines, nightly, pipelines, rewards, "
+        "rounds, singles, soak, stairs, widths",
     ):
         load("nope")
 
