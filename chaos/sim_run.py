@@ -4,7 +4,6 @@ Owns the assembly and the period at which the jury is asked whether to continue.
 give one history.
 """
 
-import dataclasses
 import gc
 import random
 from collections.abc import Callable, Iterator
@@ -217,7 +216,7 @@ def setting_of(loaded: Loaded, seed: int, schedule: Schedule) -> RunSetup:
 
 def preemptible_rig(config: Config) -> HostDevices:
     """The rig of a preemptible host: as many devices as the widest of the engines in the settings."""
-    return dataclasses.replace(PREEMPTIBLE_RIG, devices=max(config.engine.widths, default=1))
+    return replace(PREEMPTIBLE_RIG, devices=max(config.engine.widths, default=1))
 
 
 def job_model(seed: int, verifier_s: float = MEDIAN_S) -> JobModel:
