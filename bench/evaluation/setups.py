@@ -89,6 +89,8 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "recompute": ("ablation.recompute=true",),
     "synchronous": ("ablation.synchronous_weights=true",),
     "rounds": ("rounds.mode=tail",),
+    "rounds-auto": ("rounds.mode=auto",),
+    "rounds-auto-model": ("rounds.mode=auto", "rounds.prompts_plan=model"),
     "static": ("ablation.every_instance=true",),
     "disaggregated": (
         "ablation.every_instance=true",

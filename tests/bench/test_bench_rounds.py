@@ -4,15 +4,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from bench.evaluation.cells import Cell
-from bench.evaluation.rollpacker import grid, page, setups
+from bench.evaluation.rollpacker import chosen, grid, page, setups, wide_tail
 from bench.evaluation.rollpacker.periods import Found, in_common, mean_reward, shares, whole_steps
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, StepLine, settings_hash, simulate
 from gleaner.actors.training.rounds import RoundRule, period_steps
 from gleaner.rlctl.round_table import PeriodRow, RoundRow
+from gleaner.sim.models.engine_cost import EngineCost
 from gleaner.sim.models.tails import TailedLaw
 
 AROUND = Around()
@@ -158,11 +160,14 @@ def test_reward_is_the_mean_over_responses() -> None:
     assert mean_reward([few, step(2, 1.0, 1.0, 10, 0.0)]) == pytest.approx(1 / 11)
 
 
-def test_page_has_what_was_run_and_counts_what_was_not(tmp_path: Path) -> None:
+def test_page_has_what_was_run_and_counts_what_was_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     plain = grid.alone(grid.LARGE, "off", 1, grid.STEPS)
     tail = grid.alone(grid.LARGE, "tail", 1, grid.STEPS)
     found = Found([made(plain, PLAIN_STEPS), made(tail, TAIL_STEPS, "ssl", aborted=500)])
     file = tmp_path / "page.md"
+    monkeypatch.setattr(page, "wide_text", lambda: "")  # it takes seconds
     page.write(file, found)
     text = file.read_text()
     assert (
@@ -174,7 +179,78 @@ def test_page_has_what_was_run_and_counts_what_was_not(tmp_path: Path) -> None:
     wanted = {cell for seed in grid.SEEDS for cell in grid.cells(seed)}
     assert f"2 cells, 2 simulated hours, 2 minutes of one core's time. {len(wanted) - 2} cells" in text
     assert "7B" not in text
-    assert text.count(": begin -->") == text.count(": end -->") == 6
+    assert text.count(": begin -->") == text.count(": end -->") == 9
+
+
+AUTO = grid.chosen_of(grid.LARGE, "auto", 1)
+
+
+def chosen_cell(kinds: str) -> CellResult:
+    """A job of steps of 50 s with a short and of 200 s with a long round, after two whole ones of 100 s."""
+    seconds = [100.0, 100.0, *(50.0 if kind == "s" else 200.0 for kind in kinds)]
+    steps = [step(number, one_s, one_s, 100, 0.5) for number, one_s in enumerate(seconds, 1)]
+    rounds = [
+        msgspec.structs.replace(one, step=one.step + 2, launched=15 if one.round == "short" else 10)
+        for one in made(AUTO, steps, kinds).rounds
+    ]
+    return msgspec.structs.replace(made(AUTO, steps), rounds=rounds)
+
+
+def period_of(first: int, last: int) -> PeriodRow:
+    whole = made(AUTO, TAIL_STEPS, "ssl").periods[0]
+    return msgspec.structs.replace(whole, first=first, last=last, short=last - first, long=1)
+
+
+def test_settled_steps_of_rounds_by_prediction_are_those_of_whole_periods() -> None:
+    auto = msgspec.structs.replace(chosen_cell("sslsl"), periods=[period_of(3, 5), period_of(6, 7)])
+    found = chosen.chosen(auto, made(PLAIN, PLAIN_STEPS))
+    assert found is not None
+    assert found.steps == 7
+    assert found.every == pytest.approx(100 / (750 / 7))
+    assert found.settled == pytest.approx(1.0), "the last period was cut short by the end of the job"
+    assert found.factor == 1.5
+    only = chosen.chosen(chosen_cell("s"), made(PLAIN, PLAIN_STEPS))
+    assert only is not None
+    assert only.settled == 1.0, "without a whole period its whole steps are"
+    assert chosen.chosen(made(TAIL, TAIL_STEPS[:1], "s"), made(PLAIN, PLAIN_STEPS)) is None
+
+
+def test_job_that_stays_whole_counts_with_all_its_steps() -> None:
+    found = chosen.chosen(chosen_cell(""), made(PLAIN, PLAIN_STEPS))
+    assert found is not None
+    assert (found.settled, found.factor) == (1.0, None)
+
+
+def test_table_of_rounds_by_prediction_has_what_was_run(tmp_path: Path) -> None:
+    auto = msgspec.structs.replace(chosen_cell("ssl"), periods=[period_of(3, 5)])
+    plain = made(grid.alone(grid.LARGE, "off", 1, grid.STEPS), PLAIN_STEPS)
+    text = chosen.chosen_text(Found([auto, plain]))
+    assert text.splitlines()[2:] == ["| 14B, 16,384 | 1 | - | 1.00 x | 1.00 x | - | - | - |"]
+    tail = made(grid.alone(grid.LARGE, "tail", 1, grid.STEPS), TAIL_STEPS, "ssl")
+    tail = msgspec.structs.replace(tail, periods=[msgspec.structs.replace(tail.periods[0], short=10)])
+    assert "| 5 % | - | 1.50 x | - | - | - |" in chosen.factors_text(Found([tail, plain]))
+
+
+def test_engines_decode_until_a_share_is_left() -> None:
+    cost = EngineCost(weights_s=0.01, row_s=0.001)
+    ends, begun = np.array([100.0, 200.0, 1000.0, 1000.0]), np.zeros(4)
+    two = wide_tail.Engines(cost, 2)
+    seconds, made = two.until(ends, begun, 2)
+    assert list(made) == [100.0, 200.0, 200.0, 200.0]
+    assert seconds == pytest.approx(100 * 0.012 + 100 * 0.0115)
+    rest_s, made = two.until(ends, made, 0)
+    assert rest_s == pytest.approx(800 * 0.011)
+    assert list(made) == list(ends)
+    many = np.full(2 * wide_tail.SLOTS, 10.0)
+    full_s, _ = wide_tail.Engines(cost, 1).until(many, np.zeros_like(many), 0)
+    assert full_s == pytest.approx(2 * 10 * (0.01 + 0.256)), "requests beyond the slots wait"
+
+
+def test_tail_that_ends_together_leaves_nothing_to_move() -> None:
+    whole_s, left, off = wide_tail.change("7b-8k", 0.05)
+    assert whole_s > 0
+    assert (left, off) == (0, None)
+    assert (wide_tail.long_round("7b-8k") >= 8192).mean() > 0.05
 
 
 def test_spread_names_the_range_only_where_it_is_seen() -> None:
@@ -211,13 +287,13 @@ def test_stated_periods_follow_from_the_rule(variant: str, period: tuple[int, in
     assert period_steps(rule) == sum(period) == sum(page.EXPECTED[variant])
 
 
-def tiny(variant: str, monkeypatch: pytest.MonkeyPatch) -> CellResult:
+def tiny(variant: str, monkeypatch: pytest.MonkeyPatch, steps: int = 5) -> CellResult:
     """A cell with 8 prompts of 2 samples, responses of at most 2,048 tokens, on two devices."""
     small = ("rollout.prompts=8", "rollout.samples=2", "training.micro_batch_groups=4")
     monkeypatch.setattr(setups, "COMMON", (*setups.COMMON, *small))
     model = replace(setups.MODELS["7b-8k"], devices=2, limit=2048)
     monkeypatch.setattr(setups, "MODELS", {**setups.MODELS, "7b-8k": model})
-    cell = Cell(kind="colocated", model="7b-8k", variant=variant, seed=1, steps=5, hard=20)
+    cell = Cell(kind="colocated", model="7b-8k", variant=variant, seed=1, steps=steps, hard=20)
     return simulate(cell, AROUND, "")
 
 
@@ -235,3 +311,12 @@ def test_tiny_period_trains_the_samples_of_the_plain_job(monkeypatch: pytest.Mon
     assert found.short < 1 < found.long
     assert max(one.longest for one in tail.rounds) <= 2048
     assert any(one.edge > 100 for one in tail.rounds)  # tokens of the model, not of messages
+
+
+def test_tiny_job_launches_what_a_prediction_chooses(monkeypatch: pytest.MonkeyPatch) -> None:
+    auto = tiny("auto-model", monkeypatch, steps=12)
+    assert auto.ok
+    kinds = [one.round for one in auto.rounds]
+    assert kinds[0] == "plain"
+    assert {"short", "long"} <= set(kinds)
+    assert len({one.launched for one in auto.rounds if one.round == "short"}) > 1

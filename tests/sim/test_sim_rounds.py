@@ -5,6 +5,7 @@ from collections import Counter
 import pytest
 from sim_kills import harried, steps_of
 
+from gleaner.actors.cluster import seeding_model
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.training.records import Round
 from gleaner.configs.load import load
@@ -99,3 +100,21 @@ def test_rounds_compose_with_tokens_of_older_weights() -> None:
     outcome = calm([*TAIL, "rollout.staleness=2"])
     assert {one.round for one in rounds_of(outcome)} == {"short", "long"}
     assert trained(outcome) == trained(calm(SMALL))
+
+
+@pytest.mark.parametrize("mode", ["tail", "auto"])
+def test_surplus_by_prediction_trains_the_samples_of_the_plain_job_under_kills(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(seeding_model, "LEAST_STEP_S", 0.0)
+    settings = ["job.steps=9", f"rounds.mode={mode}", "rounds.prompts_plan=model"]
+    expected, kills, launched = trained(calm([*SMALL, "job.steps=9"])), 0, set[int]()
+    for seed in range(3):
+        outcome, hit = harried(seed, [*TAIL, *settings])
+        kills += hit
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        assert trained(outcome) == expected, f"seed {seed}"
+        launched |= {one.launched for one in rounds_of(outcome) if one.round == "short"}
+    assert kills >= 3, "too few faults: this shows nothing"
+    assert len(launched) > 1, "the surplus never changed: this shows nothing"

@@ -7,12 +7,15 @@ Pure.
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from bench.evaluation.cells import Cell
 from bench.evaluation.grid import Run
 from bench.evaluation.rollpacker.setups import HARD, MODELS
 from bench.evaluation.simulated import CellResult
 
 SEEDS = (1, 2)
+DEFAULT_FACTOR = 1.25
 LARGE = "14b-16k"
 """The model of ablations and sweeps."""
 PERIOD, STEPS = 5, 10
@@ -28,6 +31,14 @@ FINE_SCALE = 64
 RLBOOST = ("gleaner", "rounds")
 """The variants of RLBoost's set-up (`bench.evaluation.setups`): without rounds, and with the defaults."""
 FEW_HOSTS = 2
+AUTO, RLBOOST_AUTO = ("auto", "auto-model"), ("rounds-auto", "rounds-auto-model")
+"""Rounds by prediction, the second with a factor by prediction."""
+FEW_HARD, FEW_HARD_STEPS = 2, 12
+"""Two whole steps, and a period of a factor of 1.125, which is the best one for few hard prompts."""
+FACTOR_STEPS = {1.125: 9, 1.25: PERIOD, 1.375: 11, 1.5: 9, 1.75: 7}
+"""Steps of whole periods."""
+FACTORS_OF = {2: (1.125,), 10: (1.125, 1.375), 20: (1.375, 1.5, 1.75)}
+"""Factors beside the default one that are run with other shares of hard prompts."""
 
 
 def alone(model: str, variant: str, seed: int, steps: int) -> Cell:
@@ -40,6 +51,34 @@ def swept(hard: int, variant: str, seed: int) -> Cell:
     if hard == HARD:
         return alone(LARGE, variant, seed, STEPS)
     return Cell(kind="colocated", model=LARGE, variant=variant, seed=seed, steps=PERIOD, hard=hard)
+
+
+def factor_swept(hard: int, factor: float, variant: str, seed: int) -> Cell:
+    """With another share of hard prompts and a factor; variant: `tail`, or `off` for the plain job."""
+    if variant == "off" or factor == DEFAULT_FACTOR:
+        return swept(hard, variant, seed)
+    name = f"tail-{factor:g}"
+    if hard == HARD:
+        return alone(LARGE, name, seed, FACTORS.get(name, FACTOR_STEPS[factor]))
+    return Cell(kind="colocated", model=LARGE, variant=name, seed=seed, steps=FACTOR_STEPS[factor], hard=hard)
+
+
+def chosen_of(model: str, variant: str, seed: int) -> Cell:
+    """A model's job with rounds by prediction, or another variant of it."""
+    return alone(model, variant, seed, STEPS)
+
+
+def chosen_by_share(hard: int, variant: str, seed: int) -> Cell:
+    """The same with another share of hard prompts."""
+    found = swept(hard, variant, seed)
+    steps = FEW_HARD_STEPS if hard == FEW_HARD else STEPS
+    return msgspec.structs.replace(found, steps=steps) if variant in AUTO else found
+
+
+def chosen_on_few_devices(variant: str, seed: int) -> Cell:
+    """The same on 8 devices instead of 32."""
+    found = on_few_devices(variant, seed)
+    return msgspec.structs.replace(found, steps=STEPS) if variant in AUTO else found
 
 
 def on_few_devices(variant: str, seed: int) -> Cell:
@@ -81,6 +120,23 @@ def cells(seed: int) -> Iterator[Cell]:
             yield alone(LARGE, variant, seed, steps)
         for variant in ("off", "tail"):
             yield fine(variant, seed)
+        for hard, factors in FACTORS_OF.items():
+            for factor in factors:
+                yield factor_swept(hard, factor, "tail", seed)
+        yield from by_prediction(seed)
+
+
+def by_prediction(seed: int) -> Iterator[Cell]:
+    """Rounds that are chosen by prediction; the largest model last."""
+    for variant, beside in zip(AUTO, RLBOOST_AUTO, strict=True):
+        for hard in HARD_SHARES:
+            yield chosen_by_share(hard, variant, seed) if hard != HARD else chosen_of(LARGE, variant, seed)
+        yield rlboost("segment", beside, seed)
+        yield rlboost("static", beside, seed)
+        yield chosen_on_few_devices(variant, seed)
+    for model in MODELS:
+        for variant in AUTO:
+            yield chosen_of(model, variant, seed)
 
 
 def record(run: Run, seeds: Sequence[int] = SEEDS) -> list[CellResult]:

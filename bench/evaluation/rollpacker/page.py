@@ -10,8 +10,10 @@ from pathlib import Path
 
 from bench.evaluation.cells import Cell
 from bench.evaluation.rollpacker import grid
+from bench.evaluation.rollpacker.chosen import chosen_text, factors_text
 from bench.evaluation.rollpacker.periods import Found, Shares, in_common, rollout_share
 from bench.evaluation.rollpacker.setups import HARD, MODELS
+from bench.evaluation.rollpacker.wide_tail import wide_text
 from bench.page_sections import put
 
 PAPER_GAIN = {"7b-8k": 1.30, "14b-16k": 1.48, "32b-32k": 2.21}
@@ -37,6 +39,9 @@ def write(file: Path, found: Found) -> None:
     put(file, "hard shares", hard_text(found))
     put(file, "where it does not pay", few_text(found))
     put(file, "periods", periods_text(found))
+    put(file, "rounds by prediction", chosen_text(found))
+    put(file, "fixed factors", factors_text(found))
+    put(file, "wide tail", wide_text())
     put(file, "round cells", cells_text(found))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from bench.evaluation.cells import Cell
 from bench.evaluation.simulated import CellResult, StepLine
 
-SHORT, LONG = "short", "long"
+PLAIN, SHORT, LONG = "plain", "short", "long"
 
 
 @dataclass(frozen=True, slots=True)

@@ -82,8 +82,9 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "stairs-model": (*GANG, "seeding.stairs=model"),
     "tail-stairs-paper": (TAIL, *GANG, "seeding.stairs=paper"),
     "tail-stairs-model": (TAIL, *GANG, "seeding.stairs=model"),
-    "tail-1.125": (TAIL, "rounds.prompts_factor=1.125"),
-    "tail-1.5": (TAIL, "rounds.prompts_factor=1.5"),
+    **{f"tail-{factor}": (TAIL, f"rounds.prompts_factor={factor}") for factor in (1.125, 1.375, 1.5, 1.75)},
+    "auto": ("rounds.mode=auto",),
+    "auto-model": ("rounds.mode=auto", "rounds.prompts_plan=model"),
 }
 """Settings over the common ones. `tail` has the defaults: 1.25 x the prompts, 1 x the samples, own seeds, a
 race of tokens."""
