@@ -112,8 +112,8 @@ def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture
     assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
     assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
     hunts = "hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published"
-    hunts += ", hunt-sampling, hunt-singles, hunt-unscored"
-    others = "machines, nightly, pipelines, rewards, rounds, singles, soak, stairs"
+    hunts += ", hunt-sampling, hunt-shared, hunt-singles, hunt-unscored"
+    others = "machines, nightly, pipelines, rewards, rounds, singles, soak, stairs, widths"
     assert f"there are ci, gang, gateway, {hunts}, {others}" in capsys.readouterr().err
 
 
