@@ -181,8 +181,8 @@ MESSAGES: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.supervisor.watch.turn_clock",
-                "        return now_s - self._away_s - self._late_s(now_s)\n",
-                "        return now_s\n",
+                "            return now_s - self._paused_s()\n",
+                "            return now_s\n",
             ),
             Edit(
                 "gleaner.transport.link_receiver",

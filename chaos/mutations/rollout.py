@@ -97,8 +97,8 @@ ROLLOUT: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.rollout.state.token_log",
-                "        return all(log.status for log in self.groups[group])",
-                "        return any(log.status for log in self.groups[group])",
+                "                if not log.status:  # as `complete`\n",
+                "                if not any(it.status for it in logs):\n",
             ),
         ),
         ("I1", "I7"),
