@@ -19,6 +19,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
 
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
@@ -574,6 +576,28 @@ def guesses(_: bytes) -> bytes:
 def prints(count: int) -> None:
     """Not a program; a sandbox calls it while it prepares."""
     print("x" * count, file=sys.stderr)
+
+
+def waits_at(places: list[str]) -> None:
+    """Not a program; from now on the kernel seems to take half a second there, at the start or the end of
+    each program."""
+    from gleaner.actors.reward.sandbox.confinement import Confiner
+
+    confine, leave = Confiner.confine, os._exit
+
+    def confine_late(*args: Any) -> None:
+        time.sleep(0.5)
+        confine(*args)
+
+    def leave_late(code: int) -> NoReturn:
+        if os.getpid() == 1:  # our reaper
+            time.sleep(0.5)
+        leave(code)
+
+    if "start" in places:
+        mock.patch.object(Confiner, "confine", confine_late).start()
+    if "end" in places:
+        mock.patch.object(os, "_exit", leave_late).start()
 
 
 def finds_files(_: bytes) -> bytes:

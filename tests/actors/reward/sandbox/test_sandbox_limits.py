@@ -79,6 +79,17 @@ def test_program_end_has_a_name_and_next_one_runs(
     assert run(sandbox, "finds_files").result == b"[]"
 
 
+@pytest.mark.parametrize("places", [["start"], ["end"], ["start", "end"]], ids="-".join)
+def test_time_of_a_program_has_none_of_its_start_and_end(sandbox: HostSandbox, places: list[str]) -> None:
+    slow = HostSandbox(sandbox._host, ["escapes", ("escapes:waits_at", places)], path=[HERE])
+    limits = replace(SMALL, wall_s=0.3)
+    outcome = run(slow, "guesses", limits=limits)
+    assert outcome.status is Status.OK, outcome
+    sleeps = run(slow, "sleeps", limits=limits)
+    assert sleeps.detail == "still running after 0.3 s"
+    slow.close()
+
+
 @pytest.mark.parametrize("name", ["forks", "threads", "descriptors_used_up"])
 def test_program_gets_no_more_than_its_limit(sandbox: HostSandbox, name: str) -> None:
     outcome = run(sandbox, name)
