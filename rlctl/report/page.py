@@ -21,7 +21,8 @@ MAX_ROWS = 2000
 
 STEP_NAMES = (
     "Step", "Reward", "Samples", "Tokens", "Seconds", "Predicted", *map(str.capitalize, PARTS), "Restarts",
-    "Next T_seed", "Next N_prem", "Gradient", "Staleness", "Drift", "Truncated",
+    "Stair", "On half", "Next T_seed", "Next N_prem", "Next width", "Gradient", "Staleness", "Drift",
+    "Truncated",
 )  # fmt: skip
 VERDICTS_OURS = "of the verifier, its sandbox or its worker: no sample is trained on with one"
 
@@ -40,6 +41,7 @@ def page_of(report: Report, story: Story, settings: str) -> str:
         reward_plot=plots.reward_plot(story) if story.steps or story.evals else None,
         fleet_plot=plots.fleet_plot(story) if story.lives or story.samples else None,
         step_time_plot=plots.step_time_plot(story) if story.steps else None,
+        seeding_plot=plots.seeding_plot(story) if any(step.t_seed_s for step in story.steps) else None,
         path_plot=path_plot(story.paths) if story.paths else None,
         account=_account(report),
         restarts=[(one.actor, one.cause, one.count) for one in report.restarts],
@@ -199,8 +201,11 @@ def _steps(story: Story) -> list[Row]:
             "-" if step.predicted_s is None else f"{step.predicted_s:.2f}",
             *(f"{time.part_s(part):.2f}" for part in PARTS),
             time.restarts,
+            "" if step.stair_s is None else f"{step.stair_s:.2f}",
+            "" if step.stair_s is None else f"{step.half_s:.2f}",
             f"{step.t_seed_s:.2f}",
             step.n_prem,
+            step.width or "",
             "not finite" if step.grad_norm is None else f"{step.grad_norm:.3f}",
             f"{step.staleness_mean:.2f}",
             "" if step.drift is None else f"{step.drift:.1e}",

@@ -27,6 +27,7 @@ MAX_POINTS = 600
 """Points of one line; a screen shows no more."""
 MAX_BARS = 120
 MAX_MARKS = 300
+LABELS = {"n_prem": "N_prem", "width": "width"}
 RARE = frozenset({"recovery", "evaluation", "other"})
 SEEN_S = 0.005
 """Parts that most steps lack are left out, with their entry in the legend, where no bar has more of them."""
@@ -185,23 +186,35 @@ def step_bars(axes: Any, times: Sequence[StepTime]) -> None:
                      s=34, color=COLOURS["restart"], label="restarts", zorder=3, linewidth=0)  # fmt: skip
 
 
-def seeding_plot(story: Story, name: str = "") -> str:
-    """Algorithm 1: the seeding window, and the preemptible hosts that it requested, of each next step."""
+def seeding_plot(story: Story) -> str:
+    """The seeding window of each step beside its plan, the stair in it, and the preemptible hosts that the
+    plan wants; their engines' width where plans choose it."""
+    widths = any(step.width for step in story.steps)
 
     def draw(figure: Any) -> None:
-        window, wished = figure.subplots(2, 1, sharex=True)
+        window, *others = figure.subplots(2 + widths, 1, sharex=True)
         steps = thin([float(step.step) for step in story.steps])
-        window.plot(steps, thin([step.t_seed_s for step in story.steps]), color=COLOURS["seeding"])
-        window.set_ylabel("T_seed (s)")
-        wishes = thin([float(step.n_prem) for step in story.steps])
-        wished.step(steps, wishes, where="mid", color=COLOURS["preemptible"])
-        wished.set_ylabel("N_prem")
-        wished.set_xlabel("step")
-        for panel in (window, wished):
+        window.plot(steps, thin([step.seeding_s for step in story.steps]), color=COLOURS["seeding"],
+                    label="seeding")  # fmt: skip
+        # what a step planned holds for the next one
+        window.plot([step + 1 for step in steps], thin([step.t_seed_s for step in story.steps]),
+                    color=COLOURS["muted"], linestyle="--", label="planned")  # fmt: skip
+        stairs = [(step.step, step.stair_s) for step in story.steps if step.stair_s is not None][-MAX_MARKS:]
+        if stairs:
+            window.scatter(*zip(*stairs, strict=True), marker="v", s=34, color=COLOURS["training"],
+                           label="half of the engines left", zorder=3, linewidth=0)  # fmt: skip
+        window.set_ylabel("seconds")
+        window.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=3, borderaxespad=0.2)
+        for panel, name in zip(others, ("n_prem", "width"), strict=False):
+            chosen = thin([float(getattr(step, name)) for step in story.steps])
+            panel.step([step + 1 for step in steps], chosen, where="mid", color=COLOURS["preemptible"])
+            panel.set_ylabel(LABELS[name])
+        (others or [window])[-1].set_xlabel("step")
+        for panel in (window, *others):
             panel.set_ylim(0, max(panel.get_ylim()[1], 1))
             panel.xaxis.set_major_locator(MaxNLocator(integer=True))
 
-    return svg(f"seeding{name}", "Seeding window and wished hosts by step", 3.1, draw)
+    return svg("seeding", "Seeding window and wished hosts by step", 3.1 + 1.2 * widths, draw)
 
 
 def _restarted(story: Story) -> list[str]:

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 
 from gleaner.actors.training.history import (
     AnyRecord,
@@ -217,9 +218,20 @@ def test_page_is_self_contained_and_shows_the_numbers(tmp_path: Path) -> None:
         "killed",
     ):
         assert expected in text
-    assert html.count("<svg") == 4
+    assert html.count("<svg") == 5
     assert not re.search("#0000[0-9a-f]{2}", html)  # every colour comes from the page's scheme
     assert "prefers-color-scheme: dark" in html
+
+
+def test_page_shows_stairs_and_widths_of_a_run_that_has_them(tmp_path: Path) -> None:
+    one = structs.replace(step(1, 5), stair_s=0.625, half_s=0.375, width=4)
+    make(folder_of(tmp_path, [run(steps=2), one, step(2, 9), end(10)]))
+    text = " ".join(page_of(tmp_path)[1].text)
+    assert "half of the engines left" in text
+    assert "width" in text
+    assert all(shown in text.split() for shown in ("0.62", "0.38", "4"))
+    make(folder_of(tmp_path, [run(steps=2), step(1, 5), step(2, 9), end(10)]))
+    assert "half of the engines left" not in " ".join(page_of(tmp_path)[1].text)
 
 
 def test_violations_are_shown_as_text(tmp_path: Path) -> None:
