@@ -130,6 +130,7 @@ def _rounds(config: Config) -> WantedRounds | None:
         drain=rounds.drain,
         auto=rounds.mode == "auto",
         planned=rounds.prompts_plan == "model",
+        history=rounds.history,
     )
 
 

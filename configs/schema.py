@@ -231,6 +231,11 @@ class Config(Section, frozen=True, kw_only=True):
                 "rounds.mode: expected off where training.backend is own: the trainer elsewhere decides what "
                 "it trains on"
             )
+        if rounds.history and (rounds.seeds != "own" or rounds.samples_factor > 1):
+            raise ValueError(
+                "rounds.history: expected false where rounds.seeds is new or rounds.samples_factor is above "
+                "1: the reported bias would leave out what is deferred without a launch"
+            )
         if rounds.mode == "auto" and self.job.exact:
             raise ValueError(
                 "rounds.mode: expected tail or off where job.exact is set, got auto: it follows times"

@@ -43,7 +43,7 @@ class Returned(Message, frozen=True):
 class RoundDrawn(Message, frozen=True):
     """Journaled: the draws of the groups of `batch` from `first` on, in a round of this kind with so many
     samples each; `cursor` counts the new draws so far, these included. The others are deferred draws, which
-    stay in the queue until the round is settled."""
+    stay in the queue until the round is settled. held: new draws that go to the queue without a launch."""
 
     batch: str
     kind: str
@@ -51,6 +51,7 @@ class RoundDrawn(Message, frozen=True):
     first: int
     draws: tuple[int, ...]
     cursor: int
+    held: tuple[int, ...] = ()
 
 
 class RoundRedrawn(Message, frozen=True):

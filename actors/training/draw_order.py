@@ -25,4 +25,5 @@ def draw_order_of(config: Config) -> DrawOrder:
         own_seeds=rounds.seeds == "own",
         auto=rounds.mode == "auto",
         planned=rounds.prompts_plan == "model",
+        history=rounds.history,
     )

@@ -21,6 +21,7 @@ from gleaner.actors.training.draw_events import (
     RoundRedrawn,
     RoundSettled,
 )
+from gleaner.actors.training.problem_history import ProblemHistory
 from gleaner.actors.training.problem_order import KEPT_STEPS
 from gleaner.actors.training.rounds import (
     Kind,
@@ -28,6 +29,7 @@ from gleaner.actors.training.rounds import (
     Shape,
     has_rounds,
     period_steps,
+    room_for_held,
     shape_of,
     surpluses,
     whole_shape,
@@ -51,6 +53,7 @@ class RoundDraws:
         problems: of the training split.
         own_seeds: a deferred draw keeps the seeds of its first launch.
         auto: steps are whole until `consider` finds that rounds are faster.
+        history: draws of problems that were long before are deferred without a launch.
         planned: the surplus of short rounds is what `choose` was given last, from the rule's on.
     """
 
@@ -62,9 +65,12 @@ class RoundDraws:
         own_seeds: bool = True,
         auto: bool = False,
         planned: bool = False,
+        history: bool = False,
     ) -> None:
         self._problems, self._rule, self._own_seeds, self._auto = problems, rule, own_seeds, auto
         self._planned = planned
+        self._history = ProblemHistory(problems) if history else None
+        self._held = 0  # by the newest short round
         self._rounds_now = not auto
         self._last_kind = Kind.PLAIN  # of the newest batch
         self._cursor = 0
@@ -107,7 +113,7 @@ class RoundDraws:
     @property
     def shorts(self) -> float:
         """Short rounds for each long one, if no group is dropped; inf if there is never a long one."""
-        period = period_steps(self._rule)
+        period = period_steps(self._rule, self._held)
         return period if math.isinf(period) else min(period, float(self._rule.steps)) - 1
 
     def oldest(self) -> int | None:
@@ -141,9 +147,7 @@ class RoundDraws:
             return one.shape
         if not self._rounds_now:
             return whole_shape(self._rule, self._free())
-        short = [one for one in self._rounds.values() if not one.settled and one.shape.kind is Kind.SHORT]
-        coming = sum(one.shape.groups - self._rule.prompts for one in short)
-        return shape_of(self._rule, step, self._free(), coming)
+        return shape_of(self._rule, step, self._free(), self._coming())
 
     def draw(self, batch: str, until: int, step: int) -> RoundDrawn | None:
         """The event that gives the batch draws for its groups up to `until`; None when it has them, or is
@@ -160,10 +164,17 @@ class RoundDraws:
         deferred = [one for one in self._queue if one not in taken][:count]
         if shape.kind is not Kind.LONG:
             deferred = []
-        cursor = self._cursor + count - len(deferred)
-        draws = (*deferred, *range(self._cursor, cursor))
+        held = self._to_hold(step, count) if one is None and shape.kind is Kind.SHORT else ()
+        cursor = self._cursor + count - len(deferred) + len(held)
+        new = [number for number in range(self._cursor, cursor) if number not in held]
         return RoundDrawn(
-            batch=batch, kind=shape.kind, samples=shape.samples, first=first, draws=draws, cursor=cursor
+            batch=batch,
+            kind=shape.kind,
+            samples=shape.samples,
+            first=first,
+            draws=(*deferred, *new),
+            cursor=cursor,
+            held=held,
         )
 
     def redraw(self, batch: str, unfit: Mapping[int, int]) -> RoundRedrawn | None:
@@ -195,6 +206,7 @@ class RoundDraws:
                 launched = Shape(Kind(event.kind), len(event.draws), event.samples)
                 if event.first == 0:
                     self._began(launched)
+                    self._hold(event.batch, event.held)
                 one = self._rounds.setdefault(event.batch, _Round(launched))
                 one.draws.extend(event.draws)
                 self._enter(event.batch, event.draws, event.cursor)
@@ -226,8 +238,23 @@ class RoundDraws:
         if self._auto and shape.kind is not Kind.LONG:
             self._rounds_now = shape.kind is Kind.SHORT
 
+    def _to_hold(self, step: int, count: int) -> tuple[int, ...]:
+        """The new draws that a short round of so many others defers without a launch."""
+        if self._history is None:
+            return ()
+        room = room_for_held(self._rule, step, self._free(), self._coming())
+        return self._history.to_hold(self._cursor, count, room)
+
+    def _hold(self, batch: str, held: Collection[int]) -> None:
+        if self._last_kind is Kind.SHORT:
+            self._held = len(held)
+        for number in held:
+            self._queue[number] = _step_of(batch)
+            if self._history is not None:
+                self._history.held(number)
+
     def _enter(self, batch: str, draws: Collection[int], cursor: int) -> None:
-        step = int(batch.rpartition("-")[2])
+        step = _step_of(batch)
         for number in draws:
             if number >= self._cursor:
                 self._launched[number] = step
@@ -237,6 +264,12 @@ class RoundDraws:
         one = self._rounds[event.batch]
         one.settled = True
         kept_back = set(event.deferred)
+        if self._history is not None and one.shape.kind is Kind.SHORT:
+            for number in one.draws:
+                if number in kept_back:
+                    self._history.deferred(number)
+                elif number not in event.over:
+                    self._history.counted(number)
         for number in one.draws:
             if number in kept_back:
                 if number not in self._queue:
@@ -245,6 +278,11 @@ class RoundDraws:
                 self._queue.pop(number, None)
             self._launched.pop(number, None)
 
+    def _coming(self) -> int:
+        """Draws that open short rounds are going to defer."""
+        short = [one for one in self._rounds.values() if not one.settled and one.shape.kind is Kind.SHORT]
+        return sum(one.shape.groups - self._rule.prompts for one in short)
+
     def _in_rounds(self) -> set[int]:
         """Draws of rounds that are not settled."""
         return {number for one in self._rounds.values() if not one.settled for number in one.draws}
@@ -252,3 +290,7 @@ class RoundDraws:
     def _free(self) -> int:
         """Deferred draws that no open round has."""
         return len(self._queue.keys() - self._in_rounds())
+
+
+def _step_of(batch: str) -> int:
+    return int(batch.rpartition("-")[2])

@@ -64,6 +64,16 @@ def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> Shape
     return Shape(Kind.SHORT, rule.launched_prompts, rule.launched_samples)
 
 
+def room_for_held(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> int:
+    """Draws that a short round of this step may defer without a launch: no more than fill a long round, and
+    with `drain` no more than the later steps can train. waiting, coming: see `shape_of`."""
+    room = rule.prompts - waiting
+    if rule.drain:
+        later = max(0, rule.steps - step - rule.ahead) * rule.prompts
+        room = min(room, later - waiting - coming - rule.surplus)
+    return max(0, room)
+
+
 LEAST_GAIN = 0.03
 """Predicted share of a whole step by which rounds are faster, from which on a job has them (`auto`)."""
 
@@ -101,9 +111,11 @@ def with_surplus(rule: RoundRule, surplus: int) -> RoundRule:
     return replace(rule, launched_prompts=rule.prompts + surplus)
 
 
-def period_steps(rule: RoundRule) -> float:
-    """Steps from one long round to the next, with it, if no group is dropped; inf if nothing is deferred."""
-    return rule.prompts / rule.surplus + 1 if rule.surplus else math.inf
+def period_steps(rule: RoundRule, held: int = 0) -> float:
+    """Steps from one long round to the next, with it, if no group is dropped; inf if nothing is deferred.
+    held: draws that a short round defers without a launch."""
+    deferred = rule.surplus + held
+    return rule.prompts / deferred + 1 if deferred else math.inf
 
 
 def oldest_age(rule: RoundRule) -> float:

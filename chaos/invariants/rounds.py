@@ -20,6 +20,8 @@ from gleaner.rlctl.audit.invariants import step_of
 
 EIGHTHS = (1, 2, 3, 4, 6, 8)
 """Of the prompts of a step: what a short round may launch more, where plans decide it."""
+HOLDS = 3
+"""Draws of a problem that was deferred that may be deferred again without a launch."""
 KEPT = 64
 """Rounds that are kept: many more than are open at a time."""
 
@@ -63,6 +65,7 @@ class DrawsKept(Check):
         self._queue: list[int] = []
         self._first: dict[int, int] = {}  # the step that launched a draw first
         self._rounds: dict[str, _Round] = {}
+        self._holds: dict[int, int] = {}  # by problem: draws that may be deferred without a launch
 
     def see(self, fact: Fact) -> Iterable[str]:
         rounds = self._wanted.rounds
@@ -128,9 +131,19 @@ class DrawsKept(Check):
         deferred = free[: len(event.draws)] if one.kind == "long" else []
         if list(event.draws[: len(deferred)]) != deferred:
             yield f"{event.batch} has draws {list(event.draws)}, in the queue {deferred} are first"
-        for number in event.draws[len(deferred) :]:
+        for number in event.held:
+            yield from self._held(event, number, rounds)
+        for number in sorted((*event.draws[len(deferred) :], *event.held)):
             yield from self._new(event.batch, number)
         one.draws.extend(event.draws)
+
+    def _held(self, event: RoundDrawn, number: int, rounds: WantedRounds) -> Iterator[str]:
+        problem = number % self._wanted.problems
+        may = rounds.history and event.kind == "short" and len(self._free()) < self._wanted.prompts
+        if not may or self._holds.get(problem, 0) < 1:
+            yield f"draw {number} of {event.batch} was deferred without a launch, and was not deferred before"
+        self._holds[problem] = self._holds.get(problem, 0) - 1
+        self._queue.append(number)
 
     def _new(self, batch: str, number: int) -> Iterator[str]:
         if number != self._next:
@@ -180,6 +193,9 @@ class DrawsKept(Check):
             age = step - self._first.pop(number, step)
             if not self._wanted.drop_uniform and age > (most := self._most_age(rounds)):
                 yield f"draw {number} is trained in step {step}, {age} after its launch: {most} is the most"
+        if one.kind == "short":
+            self._holds.update({number % self._wanted.problems: 0 for number in trained})
+            self._holds.update({number % self._wanted.problems: HOLDS for number in left})
         known = set(self._queue)
         gone = {*trained, *over}
         self._queue = [number for number in self._queue if number not in gone]

@@ -16,7 +16,8 @@ from gleaner.chaos.invariants.shadow import ShadowRequest
 class WantedRounds:
     """What a job with rounds asks of them. prompts, samples: that a short round launches. own_seeds: of
     deferred draws. by_tokens: the order of a race. drain: the last steps train what is deferred. auto: steps
-    may be rolled out whole. planned: the prompts that a short round launches may change between periods."""
+    may be rolled out whole. planned: the prompts that a short round launches may change between periods.
+    history: draws of problems that were deferred before may be deferred without a launch."""
 
     prompts: int
     samples: int
@@ -25,6 +26,7 @@ class WantedRounds:
     drain: bool
     auto: bool = False
     planned: bool = False
+    history: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -45,6 +45,10 @@ class Rounds(Section, frozen=True, kw_only=True):
     race: Literal["tokens", "time"] = "tokens"
     """What makes a response short. `tokens`: its length, so that what is trained does not depend on machines;
     `time`: that it ends early, as in the paper."""
+    history: bool = False
+    """A problem whose prompt was deferred by a short round is deferred at once when it is drawn again, three
+    times, and then launched once more. Pays where problems return and many of them are long
+    (docs/rounds.md); needs `seeds = "own"` and `samples_factor = 1`."""
     drain: bool = True
     """The last steps are long rounds as far as the deferred prompts need them; off: those of the end are
     never trained."""

@@ -179,7 +179,7 @@ def test_page_has_what_was_run_and_counts_what_was_not(
     wanted = {cell for seed in grid.SEEDS for cell in grid.cells(seed)}
     assert f"2 cells, 2 simulated hours, 2 minutes of one core's time. {len(wanted) - 2} cells" in text
     assert "7B" not in text
-    assert text.count(": begin -->") == text.count(": end -->") == 9
+    assert text.count(": begin -->") == text.count(": end -->") == 10
 
 
 AUTO = grid.chosen_of(grid.LARGE, "auto", 1)
@@ -229,6 +229,17 @@ def test_table_of_rounds_by_prediction_has_what_was_run(tmp_path: Path) -> None:
     tail = made(grid.alone(grid.LARGE, "tail", 1, grid.STEPS), TAIL_STEPS, "ssl")
     tail = msgspec.structs.replace(tail, periods=[msgspec.structs.replace(tail.periods[0], short=10)])
     assert "| 5 % | - | 1.50 x | - | - | - |" in chosen.factors_text(Found([tail, plain]))
+
+
+def test_table_of_returning_problems_compares_the_same_draws() -> None:
+    without, with_history = (
+        made(grid.returning(20, variant, 1), TAIL_STEPS, "ssl", aborted)
+        for variant, aborted in zip(grid.RETURNING[20], (300, 150), strict=True)
+    )
+    faster = [msgspec.structs.replace(one, step_s=one.step_s / 2) for one in with_history.steps]
+    text = chosen.returning_text(Found([without, msgspec.structs.replace(with_history, steps=faster)]))
+    assert text.splitlines()[2:] == ["| 20 % | 1.375 | 66.7 s | 20% | 1.25 | 33.3 s | 10% | 2.00 x |"]
+    assert len(chosen.returning_text(Found([without])).splitlines()) == 2
 
 
 def test_engines_decode_until_a_share_is_left() -> None:

@@ -19,6 +19,7 @@ from gleaner.configs.load import ConfigError, load
         (["job.exact=true", "rounds.preset=rollpacker"], "rounds.race: expected tokens"),
         (["job.exact=true", "rounds.mode=auto"], "rounds.mode: expected tail or off"),
         (["rounds.mode=auto", "seeding.controller=feedback"], "seeding.controller: expected model"),
+        (["rounds.history=true", "rounds.seeds=new"], "rounds.history: expected false where rounds.seeds"),
         (
             ["rounds.prompts_plan=model", "seeding.controller=artifact"],
             r"expected model where rounds.prompts_plan is model, got artifact",

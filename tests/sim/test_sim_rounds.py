@@ -1,6 +1,7 @@
 """Rounds in whole simulated jobs: what is trained, with and without faults."""
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from sim_kills import harried, steps_of
@@ -118,3 +119,23 @@ def test_surplus_by_prediction_trains_the_samples_of_the_plain_job_under_kills(
         launched |= {one.launched for one in rounds_of(outcome) if one.round == "short"}
     assert kills >= 3, "too few faults: this shows nothing"
     assert len(launched) > 1, "the surplus never changed: this shows nothing"
+
+
+def test_exact_job_that_holds_long_problems_equals_calm_run_after_any_kill() -> None:
+    few = [*EXACT, "job.steps=9", "task.train_problems=12", "rounds.history=true"]
+    calm_run = calm(few)
+    expected, kills = steps_of(calm_run), 0
+    assert trained(calm_run) == trained(calm([*SMALL, "job.steps=9", "task.train_problems=12"]))
+    queued = [
+        one.queued - before.queued for before, one in pairwise(rounds_of(calm_run)) if one.round == "short"
+    ]
+    assert max(queued) > 3, "nothing was held: this shows nothing"
+    for seed in range(3):
+        outcome, hit = harried(seed, few)
+        kills += hit
+        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
+        assert audit(evidence(outcome)) == [], f"seed {seed}"
+        assert {number: step.root for number, step in steps_of(outcome).items()} == {
+            number: step.root for number, step in expected.items()
+        }
+    assert kills >= 3, "too few faults: this shows nothing"

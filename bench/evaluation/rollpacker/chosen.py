@@ -117,6 +117,30 @@ def factors_text(found: Found) -> str:
     return "\n".join(rows)
 
 
+def returning_text(found: Found) -> str:
+    """Jobs whose problems return, with the best fixed factor and with a history of problems: the mean seconds
+    of all steps, and tokens that were aborted over those that were trained."""
+    rows = [
+        "| hard prompts | without, its factor | a step | aborted | with `history`, its factor | a step "
+        "| aborted | gain |",
+        "|---:|---:|---:|---:|---:|---:|---:|---:|",
+    ]
+    for hard, variants in grid.RETURNING.items():
+        for seed in grid.SEEDS:
+            pair = [found.of(grid.returning(hard, variant, seed)) for variant in variants]
+            if any(one is None for one in pair):
+                continue
+            cells, means = [f"{hard} %"], []
+            for variant, one in zip(variants, pair, strict=True):
+                assert one is not None
+                means.append(_mean(step.step_s for step in one.steps))
+                aborted = sum(row.aborted_tokens for row in one.rounds)
+                share = aborted / sum(step.tokens for step in one.steps)
+                cells += [variant.partition("-")[2], f"{means[-1]:.1f} s", f"{share:.0%}"]
+            rows.append(f"| {' | '.join([*cells, f'{means[0] / means[1]:.2f} x'])} |")
+    return "\n".join(rows)
+
+
 def _variants(off: str) -> Sequence[str]:
     return grid.AUTO if off == "off" else grid.RLBOOST_AUTO
 

@@ -37,6 +37,10 @@ FEW_HARD, FEW_HARD_STEPS = 2, 12
 """Two whole steps, and a period of a factor of 1.125, which is the best one for few hard prompts."""
 FACTOR_STEPS = {1.125: 9, 1.25: PERIOD, 1.375: 11, 1.5: 9, 1.75: 7}
 """Steps of whole periods."""
+EPOCHS_STEPS = 12
+"""Of cells whose problems return; all of them train the same draws."""
+RETURNING = {HARD: ("few-1.125", "history-1.125"), 20: ("few-1.375", "history-1.25")}
+"""By share of hard prompts: the best fixed factor, and the best factor with a history of problems."""
 FACTORS_OF = {2: (1.125,), 10: (1.125, 1.375), 20: (1.375, 1.5, 1.75)}
 """Factors beside the default one that are run with other shares of hard prompts."""
 
@@ -61,6 +65,12 @@ def factor_swept(hard: int, factor: float, variant: str, seed: int) -> Cell:
     if hard == HARD:
         return alone(LARGE, name, seed, FACTORS.get(name, FACTOR_STEPS[factor]))
     return Cell(kind="colocated", model=LARGE, variant=name, seed=seed, steps=FACTOR_STEPS[factor], hard=hard)
+
+
+def returning(hard: int, variant: str, seed: int) -> Cell:
+    """A job of few problems, which return."""
+    share = None if hard == HARD else hard
+    return Cell(kind="colocated", model=LARGE, variant=variant, seed=seed, steps=EPOCHS_STEPS, hard=share)
 
 
 def chosen_of(model: str, variant: str, seed: int) -> Cell:
@@ -124,6 +134,9 @@ def cells(seed: int) -> Iterator[Cell]:
             for factor in factors:
                 yield factor_swept(hard, factor, "tail", seed)
         yield from by_prediction(seed)
+        for hard, variants in RETURNING.items():
+            for variant in variants:
+                yield returning(hard, variant, seed)
 
 
 def by_prediction(seed: int) -> Iterator[Cell]:

@@ -69,6 +69,14 @@ COMMON = (
 TAIL = "rounds.mode=tail"
 GANG = ("training.backend=fsdp2", "training.processes=2")
 """A trainer that can be halved."""
+FEW_PROBLEMS = 320
+"""Problems of a job whose epochs repeat: two and a half steps of 128 prompts each."""
+
+
+def _few(factor: float) -> tuple[str, ...]:
+    return TAIL, f"rounds.prompts_factor={factor}", f"task.train_problems={FEW_PROBLEMS}"
+
+
 BOTH = (TAIL, "rounds.samples_factor=1.25")
 VARIANTS: Mapping[str, tuple[str, ...]] = {
     "off": (),
@@ -83,6 +91,8 @@ VARIANTS: Mapping[str, tuple[str, ...]] = {
     "tail-stairs-paper": (TAIL, *GANG, "seeding.stairs=paper"),
     "tail-stairs-model": (TAIL, *GANG, "seeding.stairs=model"),
     **{f"tail-{factor}": (TAIL, f"rounds.prompts_factor={factor}") for factor in (1.125, 1.375, 1.5, 1.75)},
+    **{f"few-{factor}": _few(factor) for factor in (1.125, 1.25, 1.375)},
+    **{f"history-{factor}": (*_few(factor), "rounds.history=true") for factor in (1.125, 1.25)},
     "auto": ("rounds.mode=auto",),
     "auto-model": ("rounds.mode=auto", "rounds.prompts_plan=model"),
 }

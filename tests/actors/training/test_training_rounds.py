@@ -15,6 +15,7 @@ from gleaner.actors.training.draw_events import (
     RoundRedrawn,
     RoundSettled,
 )
+from gleaner.actors.training.problem_history import ProblemHistory
 from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.actors.training.round_draws import RoundDraws
 from gleaner.actors.training.rounds import (
@@ -24,6 +25,7 @@ from gleaner.actors.training.rounds import (
     has_rounds,
     oldest_age,
     period_steps,
+    room_for_held,
     shape_of,
     surpluses,
     with_surplus,
@@ -44,9 +46,10 @@ class Job:
         ahead: int = 0,
         auto: bool = False,
         planned: bool = False,
+        history: bool = False,
     ) -> None:
         self.rng, self.rule, self.drops, self.ahead = random.Random(seed), rule, drops, ahead
-        self.auto, self.planned = auto, planned
+        self.auto, self.planned, self.history = auto, planned, history
         self.draws, self.journal = self.fresh(), list[DrawEvent]()
         self.shapes: dict[int, Shape] = {}
         self.trained: list[int] = []
@@ -57,7 +60,7 @@ class Job:
         self.opened = 0
 
     def fresh(self) -> RoundDraws:
-        return RoundDraws(PROBLEMS, self.rule, auto=self.auto, planned=self.planned)
+        return RoundDraws(PROBLEMS, self.rule, auto=self.auto, planned=self.planned, history=self.history)
 
     def replayed(self) -> RoundDraws:
         draws = self.fresh()
@@ -85,7 +88,7 @@ class Job:
             if shape.kind is Kind.SHORT:
                 self.over.append(self.draws.numbers(batch)[group])
                 self.enter(self.draws.redraw(batch, {group: self.draws.of(batch)[group]}))
-        for number in self.draws.numbers(batch):
+        for number in (*self.draws.numbers(batch), *self.draws.queued()):
             self.first.setdefault(number, step)
         self.opened = step
 
@@ -149,12 +152,13 @@ def test_job_that_turns_rounds_on_and_off_loses_no_draw(seed: int, launched: int
     st.sampled_from([0.0, 0.3]),
     st.integers(0, 2),
     st.booleans(),
+    st.booleans(),
 )
 def test_job_whose_surplus_follows_plans_keeps_the_laws_of_rounds(
-    seed: int, launched: int, drops: float, ahead: int, auto: bool
+    seed: int, launched: int, drops: float, ahead: int, auto: bool, history: bool
 ) -> None:
     start = rule(launched, ahead=ahead)
-    job = Job(seed, start, drops=drops, ahead=ahead, auto=auto, planned=True)
+    job = Job(seed, start, drops=drops, ahead=ahead, auto=auto, planned=True, history=history)
     job.run()
     replayed = job.replayed()
     for step in range(start.steps - 3, start.steps + 1):
@@ -196,6 +200,70 @@ def test_surplus_outside_the_grid_may_stay_or_move_to_its_neighbours() -> None:
     assert surpluses(rule(16, prompts=8), begun=True) == [6, 8]
     assert surpluses(rule(9, prompts=8), begun=True) == [1, 2]
     assert surpluses(rule(5, prompts=4), begun=False) == [1, 2, 3, 4]
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 2**32), st.integers(5, 8), st.integers(0, 2), st.booleans())
+def test_job_that_holds_long_problems_keeps_the_laws_of_rounds(
+    seed: int, launched: int, ahead: int, drain: bool
+) -> None:
+    job = Job(seed, rule(launched, drain=drain, ahead=ahead), ahead=ahead, history=True)
+    job.run()
+    assert max(job.ages) <= oldest_age(job.rule) + 2 * ahead
+    if drain:
+        assert sorted(job.trained) == list(range(80))
+    drawn = [one for one in job.journal if isinstance(one, RoundDrawn)]
+    assert any(one.held for one in drawn), "nothing was held: this shows nothing"
+
+
+def test_problem_that_was_deferred_is_held_three_times_and_launched_again() -> None:
+    history = ProblemHistory(10)
+    history.deferred(3)
+    history.deferred(5)
+    history.counted(15)
+    for draw in (13, 23, 33):
+        assert history.to_hold(draw - 3, 9, 9) == (draw,)
+        assert history.to_hold(draw - 3, 9, 0) == (), "there is no room"
+        history.held(draw)
+    assert history.to_hold(40, 10, 9) == (), "it is tried again"
+
+
+def test_short_round_launches_others_for_what_it_holds() -> None:
+    draws = RoundDraws(10, rule(6), history=True)
+    first = draws.draw("step-1", 6, 1)
+    assert first is not None
+    draws.apply(first)
+    settled = draws.settle("step-1", [0, 1, 3, 4], [])
+    assert settled is not None
+    draws.apply(settled)
+    second = draws.draw("step-2", 6, 2)
+    assert second == RoundDrawn(
+        batch="step-2",
+        kind="short",
+        samples=2,
+        first=0,
+        draws=(6, 7, 8, 9, 10, 11),
+        cursor=12,
+    )
+    draws.apply(second)
+    settled = draws.settle("step-2", [0, 1, 2, 4, 5], [])
+    assert settled is not None
+    draws.apply(settled)
+    third = draws.draw("step-3", 6, 3)
+    assert third is not None
+    assert (third.held, third.draws, third.cursor) == ((12,), (13, 14, 15, 16, 17, 18), 19)
+    draws.apply(third)
+    assert draws.queued() == [2, 5, 9, 12]
+    assert draws.shorts == pytest.approx(4 / 3)
+
+
+def test_held_draws_fill_no_more_than_a_long_round_and_the_end_of_the_job() -> None:
+    assert room_for_held(rule(6), 1, 1) == 3
+    assert room_for_held(rule(6), 1, 5) == 0
+    assert room_for_held(rule(6), 19, 1) == 1
+    assert room_for_held(rule(6), 19, 1, 1) == 0
+    assert room_for_held(rule(6, drain=False), 19, 1) == 3
+    assert period_steps(rule(6), 2) == 2.0
 
 
 def test_surplus_stays_where_plans_do_not_decide_it() -> None:
