@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.evaluation.cells import Cell
-from bench.evaluation.rollpacker import chosen, grid, page, setups, wide_tail
+from bench.evaluation.rollpacker import chosen, grid, known_lengths, page, setups, wide_tail
 from bench.evaluation.rollpacker.periods import Found, in_common, mean_reward, shares, whole_steps
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, StepLine, settings_hash, simulate
@@ -167,7 +167,8 @@ def test_page_has_what_was_run_and_counts_what_was_not(
     tail = grid.alone(grid.LARGE, "tail", 1, grid.STEPS)
     found = Found([made(plain, PLAIN_STEPS), made(tail, TAIL_STEPS, "ssl", aborted=500)])
     file = tmp_path / "page.md"
-    monkeypatch.setattr(page, "wide_text", lambda: "")  # it takes seconds
+    for slow in ("wide_text", "known_text"):  # they take seconds
+        monkeypatch.setattr(page, slow, lambda: "")
     page.write(file, found)
     text = file.read_text()
     assert (
@@ -179,7 +180,7 @@ def test_page_has_what_was_run_and_counts_what_was_not(
     wanted = {cell for seed in grid.SEEDS for cell in grid.cells(seed)}
     assert f"2 cells, 2 simulated hours, 2 minutes of one core's time. {len(wanted) - 2} cells" in text
     assert "7B" not in text
-    assert text.count(": begin -->") == text.count(": end -->") == 10
+    assert text.count(": begin -->") == text.count(": end -->") == 11
 
 
 AUTO = grid.chosen_of(grid.LARGE, "auto", 1)
@@ -331,3 +332,19 @@ def test_tiny_job_launches_what_a_prediction_chooses(monkeypatch: pytest.MonkeyP
     assert kinds[0] == "plain"
     assert {"short", "long"} <= set(kinds)
     assert len({one.launched for one in auto.rounds if one.round == "short"}) > 1
+
+
+def test_known_lengths_place_the_longest_first_where_the_fewest_tokens_are() -> None:
+    known = np.array([1.0, 7.0, 2.0, 6.0, 4.0])
+    assert [sorted(place.tolist()) for place in known_lengths.placed(known, 2)] == [[0, 1, 2], [3, 4]]
+    engines = wide_tail.Engines(EngineCost(weights_s=0.0, row_s=0.01), 2)
+    apart = known_lengths.seconds(engines, known, known_lengths.placed(known, 2))
+    assert apart == pytest.approx(0.1)  # ten tokens each
+    together = known_lengths.seconds(engines, known, [np.arange(5), np.arange(0)])
+    assert together == pytest.approx(0.2)
+
+
+def test_even_load_bounds_what_known_lengths_gain() -> None:
+    _, changes = known_lengths.gains("14b-16k", 20)
+    first, mean, every, even = changes
+    assert even <= every + 0.005 <= min(first, mean) + 0.005 <= 0.01

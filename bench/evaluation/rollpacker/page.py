@@ -11,6 +11,7 @@ from pathlib import Path
 from bench.evaluation.cells import Cell
 from bench.evaluation.rollpacker import grid
 from bench.evaluation.rollpacker.chosen import chosen_text, factors_text, returning_text
+from bench.evaluation.rollpacker.known_lengths import known_text
 from bench.evaluation.rollpacker.periods import Found, Shares, in_common, rollout_share
 from bench.evaluation.rollpacker.setups import HARD, MODELS
 from bench.evaluation.rollpacker.wide_tail import wide_text
@@ -43,6 +44,7 @@ def write(file: Path, found: Found) -> None:
     put(file, "fixed factors", factors_text(found))
     put(file, "history of problems", returning_text(found))
     put(file, "wide tail", wide_text())
+    put(file, "known lengths", known_text())
     put(file, "round cells", cells_text(found))
 
 
