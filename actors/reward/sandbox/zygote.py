@@ -157,14 +157,7 @@ class _Run:
             for descriptor in (pidfd, self._channel.fileno(), *marks):
                 poll.register(descriptor, select.POLLIN)
             while True:
-                now_s = time.monotonic()
-                if now_s - self._began_s > STARVED * self._limits.wall_s:
-                    return "starved"
-                ran_s = now_s - self._runs_s - (self._queued_s - self._before_s)
-                left_s = self._limits.wall_s - ran_s
-                if left_s <= 0 and not (self._starting or self._over):
-                    return "wall"
-                ready = dict(poll.poll(1000 * (min(LOOK_S, left_s) if left_s > 0 else LOOK_S)))
+                ready = dict(poll.poll(1000 * min(LOOK_S, max(self._left_s(), 0.0))))
                 if pidfd in ready:
                     return ""
                 if self._channel.fileno() in ready:
@@ -186,11 +179,22 @@ class _Run:
         else:
             self._over = True
 
+    def _left_s(self) -> float:
+        """Of its wall time, as it was counted at the last look."""
+        if self._starting or self._over:
+            return LOOK_S
+        ran_s = time.monotonic() - self._runs_s - (self._queued_s - self._before_s)
+        return self._limits.wall_s - ran_s
+
     def _over_limit(self) -> str:
         limits, now = self._limits, descendants.usage()
         self._count_waits(now)
         if now.cpu_s > limits.cpu_s:
             return "cpu"
+        if time.monotonic() - self._began_s > STARVED * limits.wall_s:
+            return "starved"
+        if self._left_s() <= 0:  # after a look: this process may have had no processor either
+            return "wall"
         if len(now.pids) > limits.processes + namespaces.REAPERS:
             return "processes"
         resident = now.resident_bytes
