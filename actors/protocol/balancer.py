@@ -95,6 +95,15 @@ class EngineMeasured(Message, frozen=True):
     retracted: int = 0
 
 
+class InstanceHalved(Message, frozen=True):
+    """From a worker: half of its engines serve from now on, or all again. What restarts of the LoadBalancer
+    or the manager forget lasts to the end of a seeding window."""
+
+    instance: str
+    incarnation: int
+    half: bool
+
+
 class Holding(msgspec.Struct, frozen=True, kw_only=True):
     """The requests of one instance, columns in the order of their tickets; see `continuous_lb.Requests`.
 

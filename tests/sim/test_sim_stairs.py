@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import pytest
 
+from gleaner.actors.protocol.balancer import InstanceHalved
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.actors.training.records import Step
@@ -63,6 +64,20 @@ def test_half_of_the_engines_leaves_and_the_trainer_trains_meanwhile() -> None:
         assert step.stair_s is not None
         assert 0 < step.stair_s < step.seeding_s + step.half_s
         assert 0 < step.half_s <= step.training_s
+
+
+def test_load_balancer_learns_of_each_half_and_measures_whole_instances_only() -> None:
+    cluster = SimCluster(setup(["seeding.stairs=paper"]))
+    halves = list[bool]()
+
+    def look(seen: ObservedMessage) -> None:
+        if seen.direction == "in" and isinstance(seen.message, InstanceHalved):
+            halves.append(seen.message.half)
+
+    cluster.watch(look)
+    taken = [step for step in steps_of(ended(cluster)) if step.stair_s is not None]
+    assert halves.count(True) == len(taken) >= 2
+    assert halves[: 2 * len(taken) - 1] == [True, False] * (len(taken) - 1) + [True]
 
 
 def test_stairs_train_the_samples_of_the_job_without_them() -> None:

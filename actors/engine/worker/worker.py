@@ -25,7 +25,8 @@ from gleaner.actors.engine.worker.served_weights import ServedWeights
 from gleaner.actors.engine.worker.settings import WorkerSettings
 from gleaner.actors.engine.worker.throughput_report import ThroughputReporter
 from gleaner.actors.engine.worker.turn_check import check_turn
-from gleaner.actors.names import MANAGER
+from gleaner.actors.names import BALANCER, MANAGER
+from gleaner.actors.protocol.balancer import InstanceHalved
 from gleaner.actors.protocol.instances import (
     Abort,
     Dispatch,
@@ -200,7 +201,7 @@ class RolloutWorker(Actor):
         """The trainer on this host lends its device: serve the version that it published here."""
         self._closing = False
         if self._half:
-            self._half = self._commands.half = False
+            self._serve_with_half(False)
         source = f"{self._node}/transfer"
         self._weights.want(Weights(version=message.version, root=message.root, sources=(source,)))
         return Done()
@@ -214,11 +215,19 @@ class RolloutWorker(Actor):
                 "model, or of engine.threads"
             )
         deferred = Deferred()
-        self._half = self._commands.half = True
+        self._serve_with_half(True)
         self._cut.clear()
         self._hurry()
         self.ctx.background(self._halve(deferred), "halve")
         return deferred
+
+    def _serve_with_half(self, half: bool) -> None:
+        self._half = self._commands.half = half
+        self.ctx.background(self._tell_halved(half), "notify the load balancer")
+
+    async def _tell_halved(self, half: bool) -> None:
+        halved = InstanceHalved(instance=self.ctx.name, incarnation=self.ctx.incarnation, half=half)
+        await self.ctx.tell(BALANCER, halved)
 
     async def _halve(self, deferred: Deferred) -> None:
         async with self.ctx.wait(

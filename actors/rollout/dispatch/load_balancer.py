@@ -11,6 +11,7 @@ from gleaner.actors.protocol.balancer import (
     ForgetAll,
     Holding,
     InstanceDown,
+    InstanceHalved,
     InstanceServes,
     InstanceSuspected,
     InstanceUp,
@@ -82,6 +83,10 @@ class LoadBalancer(Actor):
     async def suspected(self, message: InstanceSuspected) -> None:
         self._balancer.suspected(message.instance, message.incarnation, message.suspected)
 
+    @handles(InstanceHalved)
+    async def halved(self, message: InstanceHalved) -> None:
+        self._balancer.halved(message.instance, message.incarnation, message.half)
+
     @handles(LoadChanged)
     async def changed(self, message: LoadChanged) -> None:
         for change in message.changes:
@@ -124,7 +129,8 @@ class LoadBalancer(Actor):
             return
         if not all(map(plausible, message.sums)) or message.retracted < 0:
             raise Refused(f"{message.instance} measured what no engine does: {message.sums}")
-        self._profiles.add(instance.id, _hardware(instance), message.sums)
+        if not instance.half:  # plans and moves go by whole instances
+            self._profiles.add(instance.id, _hardware(instance), message.sums)
         self._retracted.add(instance.id, instance.incarnation, str(instance.kind), message.retracted)
         now = self.ctx.now()
         if now - self._compared_s >= SPEEDS_S:
@@ -191,8 +197,8 @@ class LoadBalancer(Actor):
             gates=frozenset(number for number, roots in enumerate(gates) if instance.serves(roots)),
             pending=held.only(~executing),
             executing=held.only(executing),
-            speed=instance.speed,
-            model=self._profiles.model(instance.id, _hardware(instance)),
+            speed=instance.pace,
+            model=None if instance.half else self._profiles.model(instance.id, _hardware(instance)),
             stays=instance.kind is InstanceKind.PREEMPTIBLE,
             busy=holding.busy or instance.suspected,
             device="" if instance.device is None else instance.device.name,

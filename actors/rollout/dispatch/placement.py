@@ -54,7 +54,7 @@ class Instance:
     `slots`: how many requests it decodes at once. `version` and `root`: the weights that it proved to serve
     (None: none now) and the root digest of their manifest. `chosen`: when it last got a request, as a count
     of dispatches. `speed`: of its hardware, relative to the median instance. `device`: what it shares; None:
-    nothing.
+    nothing. `half`: half of its engines have left.
     """
 
     id: InstanceId
@@ -71,6 +71,12 @@ class Instance:
     speed: float = 1.0
     device: Device | None = None
     engines: int = 1
+    half: bool = False
+
+    @property
+    def pace(self) -> float:
+        """`speed` of the engines that have not left."""
+        return self.speed / 2 if self.half else self.speed
 
     def serves(self, roots: Mapping[int, bytes]) -> bool:
         """Whether it may get requests that one of these versions may make, each with its root."""
@@ -165,9 +171,17 @@ class Balancer:
         instance.suspected = suspected
         return True
 
+    def halved(self, id: InstanceId, incarnation: int, half: bool) -> bool:
+        """Half of its engines serve from now on, or all again."""
+        instance = self._known(id, incarnation)
+        if instance is None:
+            return self._ignore()
+        instance.half = half
+        return True
+
     def speeds(self, tokens_s: Mapping[InstanceId, float]) -> None:
-        """Set the measured speeds of these instances, in tokens a second. Nothing is known of the others:
-        they count as the median does."""
+        """Set the measured speeds of these whole instances, in tokens a second. Nothing is known of the
+        others: they count as the median does."""
         middle = median(tokens_s.values()) if tokens_s else 1.0
         for id, instance in self.instances.items():
             speed = tokens_s.get(id, middle) / middle
@@ -246,14 +260,14 @@ class Balancer:
         served = _devices(one for one in by_turn[0] if one.serves(roots))
         shares: dict[InstanceId, Share] = {}
         for number, turn in enumerate(by_turn):
-            speed = sum(one.speed for one in turn)
-            for one in sorted(turn, key=lambda one: one.slots / one.speed):
+            speed = sum(one.pace for one in turn)
+            for one in sorted(turn, key=lambda one: one.slots / one.pace):
                 # What the ones before have no slots for, the others share.
-                work = left * one.speed / max(speed, one.speed)
+                work = left * one.pace / max(speed, one.pace)
                 share = Share(number, min(one.slots, max(0, ceil(work - ROUNDING))))
                 if number == 0 or share.requests or not _devices([one]) & served:
                     shares[one.id] = share
-                left, speed = left - min(one.slots, work), speed - one.speed
+                left, speed = left - min(one.slots, work), speed - one.pace
         return shares
 
     def _queue(
@@ -264,7 +278,7 @@ class Balancer:
         free = max(0, instance.slots - instance.executing)
         pending = instance.pending + more
         waiting, decoding = max(0, pending - free), instance.executing + min(pending, free)
-        speed = instance.speed
+        speed = instance.pace
         waits = pending >= free
         return waits, 0 if waits else turn, waiting / speed, decoding / speed, instance.chosen, instance.id
 

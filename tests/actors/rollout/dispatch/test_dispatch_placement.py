@@ -1,5 +1,7 @@
 """Balancer: worked examples of Algorithm 2, lines 1-12, and its laws."""
 
+from collections import Counter
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -279,3 +281,15 @@ def test_no_queue_gets_requests_before_shorter_ones(loads: list[tuple[int, int]]
         assert pending[id] == min(pending.values())
         pending[id] += 1
         assert pending[id] <= 5
+
+
+def test_halved_instance_gets_half_until_it_is_whole_again() -> None:
+    made = balancer(max_pending=1, slots=8, a=(0, 0), b=(0, 0))
+    assert made.halved("a", 1, True)
+    assert Counter(made.select(SEVEN, 6)) == {"a": 2, "b": 4}
+    assert made.halved("a", 1, True), "sent again"
+    made.speeds({"a": 100.0, "b": 100.0})
+    assert Counter(made.select(SEVEN, 6)) == {"a": 2, "b": 4}
+    assert not made.halved("a", 2, False), "another incarnation"
+    assert made.halved("a", 1, False)
+    assert Counter(made.select(SEVEN, 6)) == {"a": 3, "b": 3}
