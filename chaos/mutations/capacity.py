@@ -20,6 +20,7 @@ LEADS = {
     "a lost dispatch is never taken back": "dispatches that never leave",
     "a spared host that is reported once": "a spared host without its head",
     "the last credit does not count": "a manager that is silent",
+    "one frame beyond the credit": "a manager that is silent",
 }
 CAPACITY_CHECKS = ("no capacity forgotten", "work conservation", "instances", "recovery time")
 """Checks of what hosts do; which of them notices first depends on the seed."""

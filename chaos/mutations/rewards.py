@@ -76,6 +76,7 @@ REWARDS: tuple[Mutation, ...] = (
         "an item whose group was dropped waits for no worker",
         Edit(DISPATCH, "        dropped = self.items.drop(ids)\n", "        dropped = self.items.drop([])\n"),
         ("reward hosts",),
+        campaign="hunt-cancelled",
     ),
     _bug(
         "a stage gets nothing of the one before",

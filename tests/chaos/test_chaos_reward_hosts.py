@@ -142,7 +142,7 @@ def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
         places = {
             getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
         }
-        assert bool(hit or "@reward" in places) == (name in ("rewards", "pipelines", "hunt-shared")), name
+        assert bool(hit or "@reward" in places) == (name in ("rewards", "pipelines", "hunt-cancelled", "hunt-shared")), name
 
 
 def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:

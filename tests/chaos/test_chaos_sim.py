@@ -111,7 +111,7 @@ def test_command_lists_campaigns(capsys: pytest.CaptureFixture[str]) -> None:
 def test_invalid_seed_or_campaign_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert command_line.main(["sim", "run", "--seeds", "5:2"]) == 2
     assert command_line.main(["sim", "run", "--campaign", "nope"]) == 2
-    hunts = "hunt, hunt-ahead, hunt-gateway, hunt-kept, hunt-published"
+    hunts = "hunt, hunt-ahead, hunt-cancelled, hunt-gateway, hunt-kept, hunt-published"
     hunts += ", hunt-sampling, hunt-shared, hunt-singles, hunt-unscored"
     others = "machines, nightly, pipelines, rewards, rounds, singles, soak, stairs, widths"
     assert f"there are ci, gang, gateway, {hunts}, {others}" in capsys.readouterr().err
