@@ -14,7 +14,6 @@ GOING = ("crash_actor", "kill_host", "kill_zone", "notice")
 SPARED = ("false_notice",)
 SILENCES = ("reset",)
 LIVES = ("kill_process", "crash_actor", "partition", "reset", "freeze", "zombie")
-PAUSES = ("freeze",)
 DRAINS = ("notice", "false_notice")
 LEADS = {
     "a lost dispatch is never taken back": "dispatches that never leave",
@@ -280,7 +279,7 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         "the last credit does not count",
         "a sender may use its whole credit",
         ("stream credit", *CAPACITY_CHECKS),
-        PAUSES,
+        (),
         "transport.token_ring",
         "        if seq > self.acked + window:\n",
         "        if seq >= self.acked + window:\n",
@@ -289,7 +288,7 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         "one frame beyond the credit",
         "a sender sends no frame beyond its credit",
         ("stream credit",),
-        PAUSES,
+        (),
         "transport.token_ring",
         "min(self.last_seq, self.acked + self.window)",
         "min(self.last_seq, self.acked + self.window + 1)",
