@@ -92,9 +92,9 @@ def test_invalid_campaign_is_refused_with_the_reason(tmp_path: Path, text: str, 
 def test_unknown_campaign_error_lists_the_known_ones() -> None:
     with pytest.raises(
         BadCampaign,
-        match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-cancelled, hunt-gateway, hunt-kept, hunt-published, "
-        "hunt-sampling, hunt-shared, hunt-singles, hunt-unscored, machines, nightly, pipelines, rewards, "
-        "rounds, singles, soak, stairs, widths",
+        match="there are ci, gang, gateway, hunt, hunt-ahead, hunt-cancelled, hunt-gateway, hunt-kept, "
+        "hunt-published, hunt-sampling, hunt-shared, hunt-singles, hunt-unscored, machines, nightly, "
+        "pipelines, rewards, rounds, singles, soak, stairs, widths",
     ):
         load("nope")
 

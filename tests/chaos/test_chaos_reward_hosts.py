@@ -30,6 +30,8 @@ from gleaner.supervisor import Address, Message
 
 HOST = "rewards-1/reward"
 PROXY = Address(name=REWARD, endpoint="tcp://1", incarnation=1)
+WITH_HOSTS = ("rewards", "pipelines", "hunt-cancelled", "hunt-shared")
+"""Campaigns whose runs have reward hosts."""
 
 
 def passed(at_s: float, message: Message, way: str, *, source: str = HOST, to: str = REWARD) -> MessagePassed:
@@ -142,7 +144,7 @@ def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
         places = {
             getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
         }
-        assert bool(hit or "@reward" in places) == (name in ("rewards", "pipelines", "hunt-cancelled", "hunt-shared")), name
+        assert bool(hit or "@reward" in places) == (name in WITH_HOSTS), name
 
 
 def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:
