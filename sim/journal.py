@@ -19,6 +19,7 @@ from gleaner.sim.process_loop import ProcessLoop
 from gleaner.sim.ready_queue import ReadyTimer
 from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
 from gleaner.supervisor.journal.group_commit import FLUSH_SHARE, MAX_WAITING, Committed, NewRow, Write
+from gleaner.supervisor.journal.lost_writes import LostWrites, WriteTerms
 from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.message import Message, encode_body, kind_of
 
@@ -32,6 +33,7 @@ T = TypeVar("T")
 class _Queued:
     write: Write
     done: asyncio.Future[int]
+    term: int
 
 
 @dataclass(slots=True)
@@ -83,6 +85,7 @@ class SimJournal:
         self._idle: asyncio.Future[None] | None = None  # for a caller that closes it
         self._in_flight: tuple[Group, ReadyTimer] | None = None
         self._unable = ""
+        self._terms, self._lost = WriteTerms(), LostWrites()
         self._forced = False
         process.at_death(self._cut_off)
 
@@ -167,7 +170,8 @@ class SimJournal:
 
     def _write(self, write: Write, flush: bool) -> asyncio.Future[int]:
         done: asyncio.Future[int] = self._process.create_future()
-        self._put(_Queued(write, done), done, self._commit_s)
+        term = self._terms.of(write.stream, write.incarnation)
+        self._put(_Queued(write, done, term), done, self._commit_s)
         if flush:
             self._gather_until(self._committed_s + FLUSH_SHARE * self._commit_s)
         return done
@@ -210,7 +214,14 @@ class SimJournal:
         while self._queue and isinstance(self._queue[0], _Queued):
             queued = self._queue.popleft()
             assert isinstance(queued, _Queued)
-            group.queued.append(queued)
+            write = queued.write
+            if (why := self._lost.why(write.stream, write.incarnation, queued.term)) is not None:
+                self._failed(queued, why)
+            else:
+                group.queued.append(queued)
+        if not group.queued:
+            self._next()
+            return
         takes_s = self._disk.sync_s(group.writes, forced=self._forced)
         self._disk.begins(self._process, takes_s)
         timer = self._disk.loop.call_later(takes_s, self._written, group)
@@ -232,6 +243,9 @@ class SimJournal:
         except JournalError as problem:
             results = [problem] * len(group.queued)
             unable = str(problem) if isinstance(problem, JournalUnable) else self._unable
+        for queued, result in zip(group.queued, results, strict=True):
+            write, failure = queued.write, result if isinstance(result, Exception) else None
+            self._lost.ended(write.stream, write.incarnation, queued.term, failure)
         if self._process.runs_freely:
             self._acknowledge(group, results, unable)
         else:
@@ -241,10 +255,14 @@ class SimJournal:
         self._unable = unable
         for queued, result in zip(group.queued, results, strict=True):
             if isinstance(result, Exception):
-                _fail(queued.done, result)
+                self._failed(queued, result)
             else:
                 _resolve(queued.done, result.seq)
         self._go_on()
+
+    def _failed(self, queued: _Queued, problem: Exception) -> None:
+        self._terms.failed(queued.write.stream, queued.write.incarnation, queued.term)
+        _fail(queued.done, problem)
 
     def _go_on(self) -> None:
         """A write that arrived while the last group was committed waits for others to gather."""

@@ -2,8 +2,9 @@
 
 It works in front of any store of rows. Owns the thread, the queue, the order and the alarm on long tails.
 Knows no database: a `Keeper` does the blocking work. Everything waits in one queue, so claims, appends,
-snapshots and reads of a process take effect in the order in which they were called. Bounds: at most
-`MAX_WAITING` calls wait, then `append` fails with `JournalFull`.
+snapshots and reads of a process take effect in the order in which they were called. A write fails with one
+of its stream that failed before it (`lost_writes`). Bounds: at most `MAX_WAITING` calls wait, then `append`
+fails with `JournalFull`.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from gleaner.supervisor.errors import JournalError, JournalFull, JournalUnable
+from gleaner.supervisor.journal.lost_writes import LostWrites, WriteTerms
 from gleaner.supervisor.journal.port import Replayed
 from gleaner.supervisor.journal.rows import StreamRows
 from gleaner.supervisor.message import Message, encode_body, kind_of
@@ -93,6 +95,7 @@ class Keeper(Protocol):
 class _Queued(NamedTuple):
     write: Write
     done: "asyncio.Future[int]"
+    term: int
 
 
 class GroupCommit:
@@ -112,6 +115,7 @@ class GroupCommit:
         self._committed_s = 0.0  # when the newest commit ended, on the monotonic clock
         self._queue: queue.Queue[_Queued | Callable[[], None] | None] = queue.Queue(MAX_WAITING)
         self._unable = ""
+        self._terms, self._lost = WriteTerms(), LostWrites()  # of the caller, and of the thread
         self._alarms: dict[str, int] = {}
         self._closed = False
         self._thread = threading.Thread(target=self._run, name=f"journal {keeper.place}", daemon=True)
@@ -181,7 +185,7 @@ class GroupCommit:
 
     def _write(self, write: Write) -> "asyncio.Future[int]":
         done: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-        self._put(_Queued(write, done), done)
+        self._put(_Queued(write, done, self._terms.of(write.stream, write.incarnation)), done)
         return done
 
     def _call(self, work: Callable[[], T]) -> "asyncio.Future[T]":
@@ -245,6 +249,20 @@ class GroupCommit:
     def _commit(self, group: Sequence[_Queued]) -> None:
         if not group:
             return
+        lost = [self._lost.why(it.write.stream, it.write.incarnation, it.term) for it in group]
+        tried = [queued for queued, why in zip(group, lost, strict=True) if why is None]
+        ends = iter(self._tried(tried))
+        results = [next(ends) if why is None else why for why in lost]
+        self._committed_s = time.monotonic()
+        settled = list(zip(group, results, strict=True))
+        _from_thread(group[0].done.get_loop(), self._settle, settled)
+        for queued, result in settled:
+            if isinstance(result, Committed):
+                self._watch_tail(queued.write.stream, result.tail)
+
+    def _tried(self, group: Sequence[_Queued]) -> Sequence[Committed | Exception]:
+        if not group:
+            return []
         results: Sequence[Committed | Exception]
         try:
             results = self._keeper.commit([queued.write for queued in group])
@@ -253,12 +271,18 @@ class GroupCommit:
             if isinstance(problem, JournalUnable):
                 self._unable = str(problem)
             results = [problem] * len(group)
-        self._committed_s = time.monotonic()
-        settled = [(queued.done, result) for queued, result in zip(group, results, strict=True)]
-        _from_thread(group[0].done.get_loop(), _settle, settled)
-        for queued, result in zip(group, results, strict=True):
-            if isinstance(result, Committed):
-                self._watch_tail(queued.write.stream, result.tail)
+        for (write, _, term), result in zip(group, results, strict=True):
+            problem_of = result if isinstance(result, Exception) else None
+            self._lost.ended(write.stream, write.incarnation, term, problem_of)
+        return results
+
+    def _settle(self, results: "Sequence[tuple[_Queued, Committed | Exception]]") -> None:
+        for queued, result in results:
+            if isinstance(result, Exception):
+                self._terms.failed(queued.write.stream, queued.write.incarnation, queued.term)
+                _fail(queued.done, result)
+            else:
+                _resolve(queued.done, result.seq)
 
     def _watch_tail(self, stream: str, tail: int) -> None:
         limit = self._alarms.get(stream, MAX_TAIL)
@@ -283,14 +307,6 @@ def _from_thread(loop: asyncio.AbstractEventLoop, call: Callable[..., None], *ar
         loop.call_soon_threadsafe(call, *args)
     except RuntimeError:  # the loop is closed: no caller waits any longer
         log.debug("a journal's answer arrived after the end of its loop")
-
-
-def _settle(results: "Sequence[tuple[asyncio.Future[int], Committed | Exception]]") -> None:
-    for done, result in results:
-        if isinstance(result, Exception):
-            _fail(done, result)
-        else:
-            _resolve(done, result.seq)
 
 
 def _resolve(done: "asyncio.Future[T]", result: T) -> None:

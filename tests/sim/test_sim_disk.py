@@ -218,6 +218,31 @@ def test_full_disk_refuses_reports_and_loses_nothing() -> None:
     assert machine.disk.counts["refused: full"] == 1
 
 
+def test_write_behind_one_that_found_no_space_fails_though_there_is_space_again() -> None:
+    machine = Machine()
+    machine.disk.slow(20.0)  # so that a second write is called for before the first one fails
+    process, store = machine.start()
+    journal, failed = Journal(store, "a", 1), list[bool]()
+
+    async def story() -> None:
+        await journal.append(fact(1))
+        machine.disk.fill()
+        first = journal.append_soon(fact(2))
+        while store._in_flight is None:
+            await asyncio.sleep(0.0005)
+        behind = journal.append_soon(fact(3))
+        results = asyncio.gather(first, behind, return_exceptions=True)
+        with contextlib.suppress(JournalFull):
+            await first
+        machine.disk.make_room()
+        failed.extend(isinstance(result, JournalFull) for result in await results)
+        await journal.append(fact(4))
+
+    machine.loop.complete(process, story(), within_s=60.0)
+    assert failed == [True, True]
+    assert machine.replay() == [1, 4]
+
+
 def test_only_the_zombie_write_is_refused() -> None:
     machine = Machine()
     (old, old_store), (new, new_store) = machine.start(), machine.start()
