@@ -13,6 +13,7 @@ from gleaner.chaos.faults import (
     BadLink,
     BadScorer,
     ClockJump,
+    DiskFull,
     FailLoad,
     FalseNotice,
     Freeze,
@@ -27,7 +28,7 @@ from gleaner.chaos.faults import (
     Slow,
     Zombie,
 )
-from gleaner.chaos.machine_faults import BitRot, CloudTrouble, OperatorCommand
+from gleaner.chaos.machine_faults import BitRot, CloudTrouble, OperatorCommand, SlowDisk
 from gleaner.chaos.schedule import Schedule
 
 Script = Callable[[random.Random], list[AnyFault]]
@@ -228,6 +229,16 @@ def _reward_hosts_that_stay_away(rng: random.Random) -> list[AnyFault]:
     ]
 
 
+def _a_disk_that_is_full_for_moments(rng: random.Random) -> list[AnyFault]:
+    """A commit finds no space; the next one, which was called for meanwhile, finds some again."""
+    slow = SlowDisk(at_s=BEGIN_S, host="@head", for_s=40.0, factor=_at(rng, 20.0, 100.0))
+    full = [
+        DiskFull(at_s=_at(rng, low, low + 2.0), host="@head", for_s=_at(rng, 0.02, 0.2))
+        for low in range(8, 44, 3)
+    ]
+    return [slow, *full]
+
+
 def _a_head_that_hangs(rng: random.Random) -> list[AnyFault]:
     """Frozen for longer than the silence that counts as death, and shorter than its service manager waits."""
     return [
@@ -273,6 +284,7 @@ LEADS: Mapping[str, Script] = {
     "a clock that went back": _a_clock_that_went_back,
     "restarts below the numbers of before": _restarts_below_the_numbers_of_before,
     "reward hosts that stay away": _reward_hosts_that_stay_away,
+    "a disk that is full for moments": _a_disk_that_is_full_for_moments,
     "a head that hangs": _a_head_that_hangs,
     "processes that hang": _processes_that_hang,
     "loads that fail": _loads_that_fail,

@@ -176,6 +176,19 @@ MESSAGES: tuple[Mutation, ...] = (
         lead="verifiers that hang",
     ),
     Mutation(
+        "a write behind a failed one is kept",
+        "a journal's stream has no hole where a write found no space",
+        (
+            Edit(
+                "gleaner.supervisor.journal.lost_writes",
+                "        return failure[2]\n",
+                "        return None\n",
+            ),
+        ),
+        ("I1", "I2", "I4", "I5", "I6", "contents", "plans survive"),
+        lead="a disk that is full for moments",
+    ),
+    Mutation(
         "own pause counted as silence",
         "silence is measured in turns of the own loop, and a session dropped in a pause is opened again",
         (
