@@ -44,6 +44,7 @@ class SeedingEnds(Check):
         self._asked: tuple[float, float] | None = None  # when they were asked for, and for how long at most
         self._taken_s: float | None = None  # when the manager got that question
         self._replied_s: float | None = None  # when it sent the answer
+        self._answer_late_s: float | None = None  # of the newest answer to it
         self._late_s = 0.0  # of the manager's answers in this window
         self._halved = False  # half of the engines have left it
         self._trains_s: float | None = None  # since when the trainer may train: it waits for no answer
@@ -81,12 +82,14 @@ class SeedingEnds(Check):
     def _answer(self, fact: MessagePassed) -> None:
         """The manager sends an answer, or the trainer gets it."""
         if fact.direction == "out":
-            if self._taken_s is not None and self._replied_s is None:
+            if self._taken_s is not None:
                 self._replied_s = fact.at_s
         elif self._asked is not None:
             asked_s, wait_s = self._asked
-            self._late_s += max(0.0, fact.at_s - asked_s - wait_s, self._under_way_s(asked_s, fact.at_s))
-            self._asked = None
+            # the last one counts: others answer questions of an earlier life of the trainer
+            self._answer_late_s = max(
+                0.0, fact.at_s - asked_s - wait_s, self._under_way_s(asked_s, fact.at_s)
+            )
             self._trains_s = fact.at_s if self._halved else None
 
     def _under_way_s(self, asked_s: float, answered_s: float) -> float:
@@ -101,6 +104,9 @@ class SeedingEnds(Check):
     def _sent(self, fact: MessagePassed) -> Iterable[str]:
         """A message from the trainer."""
         message = fact.message
+        if self._answer_late_s is not None and isinstance(message, TakeGroups | CloseSeeding):
+            self._late_s += self._answer_late_s
+            self._asked = self._answer_late_s = None
         if self._trains_s is not None and isinstance(message, TakeGroups | CloseSeeding):
             due_s = self._due_s
             if due_s is not None and self._trains_s < due_s:  # one that begins later is late
@@ -117,6 +123,7 @@ class SeedingEnds(Check):
                 self._began_s = fact.at_s
         elif isinstance(message, OpenSeeding):
             self._version, self._began_s, self._late_s, self._asked = message.version, None, 0.0, None
+            self._answer_late_s = None
             self._halved, self._trains_s = False, None
         elif isinstance(message, CloseSeeding):
             due_s = self._due_s

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 import pytest
+from msgspec.structs import replace
 
 from gleaner.actors.names import BALANCER, TRAINER
 from gleaner.actors.protocol.balancer import InstanceServes, InstanceUp
@@ -84,3 +85,13 @@ def test_rest_of_a_micro_batch_on_half_is_not_counted(began_s: float, too_long: 
 
 def test_training_before_a_stair_is_counted() -> None:
     assert judged(window(up(0.5, 3), serves(0.5, 3), *taken(1.0, 1.5), close_s=6.0)) != []
+
+
+def test_answer_to_an_earlier_life_of_the_trainer_does_not_end_its_wait() -> None:
+    """The manager was away: it answers first what a trainer asked that has died since."""
+    asked, arrived, sent, got = (replace(fact, at_s=4.5) for fact in taken(0.0, PLAN_S))
+    opened = [ordered(0.0), to_engine(0.0, OpenSeeding(version=0, root=b"")), replace(asked, at_s=0.0)]
+    earlier = [*opened, up(0.5, 3), serves(0.5, 3), arrived, sent, got]
+    own = [replace(sent, at_s=6.5), replace(got, at_s=6.5)]
+    assert judged([*earlier, *own, to_engine(6.5, CloseSeeding())]) == []
+    assert judged([*earlier, to_engine(6.5, CloseSeeding())]) != []
