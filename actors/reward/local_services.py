@@ -19,10 +19,10 @@ RUN_LATE, RUN_EXTRA_S = 4.0, 10.0
 
 
 class ServedProblems:
-    """See the module. late_s: a problem that takes longer is reported."""
+    """See the module. late_s: a problem that takes longer is reported. deadline_s: of a worker for one."""
 
-    def __init__(self, ctx: Context, pool: WorkerPool, late_s: float) -> None:
-        self._ctx, self._pool, self._late_s = ctx, pool, late_s
+    def __init__(self, ctx: Context, pool: WorkerPool, late_s: float, deadline_s: float) -> None:
+        self._ctx, self._pool, self._late_s, self._deadline_s = ctx, pool, late_s, deadline_s
 
     def pose(self, message: GetProblems) -> Deferred:
         """The prompts of these problems."""
@@ -32,7 +32,10 @@ class ServedProblems:
 
     async def _pose(self, message: GetProblems, deferred: Deferred) -> None:
         loop = asyncio.get_running_loop()
-        asked = [loop.create_task(self._pool.problem(message.split, index)) for index in message.indices]
+        asked = [
+            loop.create_task(self._pool.problem(message.split, index, deadline_s=self._deadline_s))
+            for index in message.indices
+        ]
         try:
             async with self._ctx.wait("problems", on=WORKERS, deadline_s=self._late_s, go_on=True):
                 posed = await asyncio.gather(*asked)

@@ -140,7 +140,7 @@ class RewardProxy(Actor):
             self._learnt = LearntLimits(
                 self.ctx, self._pools.first, timeouts, self._journal, limits.verdict_s
             )
-        self._problems = ServedProblems(self.ctx, self._pools.first, limits.verdict_s)
+        self._problems = ServedProblems(self.ctx, self._pools.first, limits.verdict_s, limits.problem_s)
         self._programs = ServedPrograms(self.ctx, self._pools.first, limits.attempts)
         dispatch.on_verdict = self._record
         dispatch.on_passed = self._record_passed

@@ -267,6 +267,11 @@ class Reward(Section, frozen=True, kw_only=True):
         return 4 * max(self.deadline_s, self.function.deadline_s, http_s)
 
     @property
+    def problem_s(self) -> float:
+        """The same for a problem: neither a service nor a judge has a part in it."""
+        return 4 * max(self.deadline_s, self.function.deadline_s)
+
+    @property
     def judge_s(self) -> float:
         """The same for a judge; 0 without one, and where a service has it."""
         return 4 * self.judge.deadline_s if self.judge.used and not self.share.with_ else 0.0

@@ -130,4 +130,12 @@ def test_limits_are_shared_by_the_workers_of_all_hosts(tmp_path: Path) -> None:
 def test_worker_has_time_for_a_judge_beside_its_verifier(tmp_path: Path) -> None:
     reward = load(written(tmp_path, BESIDE + JUDGE), ["reward.judge.deadline_s=45"]).reward
     assert reward.worker_s == 4 * (2 + 45)
+    assert reward.problem_s == 4 * 2, "a judge has no part in a problem"
     assert load(None).reward.worker_s == 8
+
+
+def test_worker_of_a_shared_job_has_no_more_time_for_a_problem() -> None:
+    shared = load(
+        "quickstart", ["reward.share.with=http://127.0.0.1:1", "reward.share.deadline_s=600"]
+    ).reward
+    assert (shared.worker_s, shared.problem_s) == (1200, 8)

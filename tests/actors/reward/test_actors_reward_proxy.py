@@ -74,12 +74,12 @@ async def test_problem_lost_with_its_worker_is_requested_again(
     asked = 0
     whole = WorkerPool.problem
 
-    async def problem(pool: WorkerPool, split: str, index: int) -> ProblemOut:
+    async def problem(pool: WorkerPool, split: str, index: int, deadline_s: float) -> ProblemOut:
         nonlocal asked
         asked += 1
         if asked == 1:
             raise ProblemLost("problem 7 of 'train': signal 9")
-        return await whole(pool, split, index)
+        return await whole(pool, split, index, deadline_s=deadline_s)
 
     monkeypatch.setattr(WorkerPool, "problem", problem)
     wanted = GetProblems(split="train", indices=[7])
@@ -96,7 +96,7 @@ async def test_lost_problem_cancels_the_others_of_its_request(
     given_up: list[int] = []
     whole = WorkerPool.problem
 
-    async def problem(pool: WorkerPool, split: str, index: int) -> ProblemOut:
+    async def problem(pool: WorkerPool, split: str, index: int, deadline_s: float) -> ProblemOut:
         asked.append(index)
         if asked == [7, 8]:
             try:
@@ -107,7 +107,7 @@ async def test_lost_problem_cancels_the_others_of_its_request(
         if asked == [7]:
             await asyncio.sleep(0.01)
             raise ProblemLost("problem 7 of 'train': no answer within 1 s")
-        return await whole(pool, split, index)
+        return await whole(pool, split, index, deadline_s=deadline_s)
 
     monkeypatch.setattr(WorkerPool, "problem", problem)
     wanted = GetProblems(split="train", indices=[7, 8])
