@@ -6,6 +6,7 @@ ancestor that is a subreaper (prctl(2), PR_SET_CHILD_SUBREAPER). The requesting 
 it and takes it along when it ends, as a child that it started itself.
 """
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -14,6 +15,7 @@ import runpy
 import socket
 import sys
 import time
+import traceback
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -92,13 +94,15 @@ def _fork_twice(request: ForkRequest) -> int:
         between = os.getpid()
         try:
             pid = os.fork()
-            if pid == 0:
-                os.close(report)
-                _await_parent(request.parent, between)
-                return 0
-            os.write(report, str(pid).encode())
+            made = str(pid)
         except OSError as problem:
-            os.write(report, f"0 {problem}".encode())
+            pid, made = -1, f"0 {problem}"
+        if pid == 0:
+            os.close(report)
+            _await_parent(request.parent, between)
+            return 0
+        with contextlib.suppress(OSError):  # the server may be dead: this process must end all the same
+            os.write(report, made.encode())
         os._exit(0)
     os.close(report)
     with open(answer, "rb") as file:
@@ -162,10 +166,15 @@ def fork_server(parent: int) -> tuple[socket.socket | None, int]:
         its.close()
         return ours, pid
     ours.close()
-    bind_to_parent(parent)
-    os.setpgid(0, 0)
-    set_title([sys.executable, "-m", "gleaner.supervisor.fork_server"])
-    serve(its)
+    try:
+        bind_to_parent(parent)
+        os.setpgid(0, 0)
+        set_title([sys.executable, "-m", "gleaner.supervisor.fork_server"])
+        serve(its)
+    except OSError:  # the caller's way out of it, which is to go on without a server, is for the caller alone
+        traceback.print_exc()
+        sys.stderr.flush()
+        os._exit(1)
     return None, 0
 
 

@@ -6,6 +6,7 @@ import json
 import logging
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -196,3 +197,49 @@ async def test_a_server_and_its_children_die_with_the_process_that_owns_them(
     child.kill()
     await end_of(child)
     await until(lambda: not any(process.is_running() for process in below))
+
+
+BETWEEN = """
+import os
+from gleaner.supervisor.fork_server import server
+from gleaner.supervisor.fork_server.protocol import ForkRequest
+
+def write(descriptor, data):
+    raise BrokenPipeError("the server is dead")
+
+os.write = write  # of the process between
+try:
+    server._fork_twice(ForkRequest([], {}, os.getpid()))
+except OSError as problem:
+    print(problem, flush=True)
+"""
+BECOMES = """
+import asyncio, os, sys
+from gleaner.supervisor.fork_server import server
+from gleaner.supervisor.fork_server.client import ForkServer
+
+def become(request, output):
+    raise OSError("no room")
+
+server._become, server._Image.held = become, True
+try:
+    forks = ForkServer.inherit()
+except OSError:
+    print("goes on as its caller", flush=True)
+    sys.exit()
+asyncio.run(forks.ready())
+pid = forks.start([sys.executable, "-m", "none"], {}, 2)
+print("exit", os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
+forks.close()
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "printed"),
+    [(BETWEEN, ["the process between ended without an answer"]), (BECOMES, ["exit 1"])],
+    ids=["between", "child"],
+)
+def test_a_forked_process_that_fails_never_goes_on_as_its_caller(program: str, printed: list[str]) -> None:
+    """A node agent whose fork of a fork lost its server began a second life, which no parent ended."""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.splitlines() == printed, done.stderr
