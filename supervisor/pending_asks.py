@@ -75,7 +75,7 @@ class PendingAsk:
         if self.outcome is None:
             loop = asyncio.get_running_loop()
             self._waiter = loop.create_future()
-            self._timer = loop.call_at(until, self._due, loop)
+            self._timer = loop.call_at(until, self._due, loop, until)
             try:
                 await self._waiter
             finally:
@@ -83,8 +83,9 @@ class PendingAsk:
                 self._waiter = None
         return self.outcome
 
-    def _due(self, loop: asyncio.AbstractEventLoop) -> None:
-        if loop.time() - self._timer.when() < TICK_S:
+    def _due(self, loop: asyncio.AbstractEventLoop, until: float) -> None:
+        """Not by `when` of the timer: uvloop has none for a moment that is almost there."""
+        if loop.time() - until < TICK_S:
             self.wake()
         else:
             self._timer = loop.call_later(TICK_S, self.wake)

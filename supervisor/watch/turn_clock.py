@@ -101,11 +101,14 @@ class _Countdown:
 
     def _begin(self) -> None:
         self._step_s = max(min(self._left_s, TICK_S), 0.0)
+        self._due_s = (
+            self._loop.time() + self._step_s
+        )  # uvloop has no `when` for a moment that is almost there
         self.timer = self._loop.call_later(self._step_s, self._step)
 
     def _step(self) -> None:
         # otherwise this loop was stalled: it does not count
-        if self._loop.time() - self.timer.when() < TICK_S:
+        if self._loop.time() - self._due_s < TICK_S:
             self._left_s -= self._step_s
         if self._left_s > 0:
             self._begin()

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
+import uvloop
 from patient_loop import PatientLoop
 
 from gleaner.supervisor import Done
 from gleaner.supervisor.address import Address
-from gleaner.supervisor.pending_asks import PendingAsks
+from gleaner.supervisor.pending_asks import PendingAsk, PendingAsks
 from gleaner.supervisor.virtual_time import VirtualLoop
 from gleaner.supervisor.watch.turn_clock import TICK_S, TurnClock, timeout_in_turns
 
@@ -118,3 +119,22 @@ async def test_unanswered_ask_ends_soon_after_a_pause() -> None:
     began_s = loop.time()
     assert await pending.wait(began_s + 5.0) is None
     assert loop.time() - began_s < PAUSE_S + 2 * TICK_S
+
+
+@pytest.mark.parametrize("seconds", [0.0, 1e-9, 1e-4])
+def test_wait_of_almost_no_time_ends_on_the_loop_of_production(seconds: float) -> None:
+    """uvloop gives no timer for a moment that is almost there, but a handle that does not know it."""
+
+    async def wait() -> None:
+        async with timeout_in_turns(seconds):
+            await asyncio.sleep(60)
+
+    async def ask() -> object:
+        at_s = asyncio.get_running_loop().time()
+        pending = PendingAsk(1, Done(), Address(name="x", endpoint=""), None, "a", at_s, at_s)
+        return await pending.wait(at_s + seconds)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        with pytest.raises(TimeoutError):
+            runner.run(asyncio.wait_for(wait(), 30))
+        assert runner.run(asyncio.wait_for(ask(), 30)) is None
