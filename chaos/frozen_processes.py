@@ -53,6 +53,7 @@ class FrozenProcesses:
         self._pauses: dict[SimProcess, _Pause] = {}
         self._last: dict[SimProcess, tuple[float, float]] = {}  # the newest finished pause
         self._met: dict[SimProcess, float] = {}  # time of its detection
+        self._met_judge_s: dict[SimProcess, float] = {}  # by the judge's clock
         self.watchdogs = 0
         """Node agents that their init system ended."""
 
@@ -68,7 +69,7 @@ class FrozenProcesses:
     def meet(self, process: SimProcess) -> None:
         """Register a process."""
         if process not in self._met and process.alive:
-            self._met[process] = self._now_s
+            self._met[process], self._met_judge_s[process] = self._now_s, self._judge_s(process)
             process.loop.at_freeze(partial(self._changed, process))
             process.loop.at_death(partial(self._died, process))
             if process.loop.frozen:
@@ -103,6 +104,7 @@ class FrozenProcesses:
     def _died(self, process: SimProcess) -> None:
         pause = self._pauses.pop(process, None)
         self._met.pop(process, None)
+        self._met_judge_s.pop(process, None)
         self._last.pop(process, None)
         if pause is None or process.ended is None:
             return
@@ -134,9 +136,9 @@ class FrozenProcesses:
         live = self._cluster.setting.config.liveness
         if not live.hung_s or HEARTBEAT_VARIABLE not in process.env:
             return None
-        settled = process in self._cluster.systems and self._met.get(process, self._now_s) < (
-            self._now_s - SETTLED_S
-        )
+        now_s = self._judge_s(process)  # a judge that is frozen itself gets no heartbeat
+        met_s = self._met_judge_s.get(process, now_s)
+        settled = process in self._cluster.systems and met_s < now_s - SETTLED_S
         return (live.hung_s if settled else max(live.start_s, live.hung_s)) * (1 + 2 / BEATS) + SLACK_S
 
     def _judge_s(self, process: SimProcess) -> float:
