@@ -4,7 +4,7 @@ A store that fails a write may take the next one: a full disk has space again. A
 for before it learnt of the failure counts on the failed one, so it fails as well. Pure, in two halves that
 share nothing: the caller's side has the terms of streams, the writer's side the failures. A term of a stream
 ends when its actor learns of a failure: it knows then that all fail that it called for in that term and
-behind the failed one.
+behind the failed one. Bounded by the streams of a process: each half keeps one entry a stream.
 """
 
 
