@@ -10,14 +10,13 @@ import msgspec
 from msgspec import structs
 
 from gleaner.actors.cluster.seeding import SeedingState
+from gleaner.actors.cluster.seeding_model import LEAST_STEP_S
 from gleaner.actors.cluster.step_statistics import StepStatistics, ready, with_machines
 from gleaner.actors.cluster.width_model import paces_of, round_times
 from gleaner.actors.cluster.widths import ROUNDS, KindWidth, published, shortest
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.protocol.throughput import EnginePace
 from gleaner.configs.schema import Engine
-
-LEAST_STEP_S = 5.0  # a shorter step is not predicted
 
 
 class WidthState(msgspec.Struct, frozen=True, kw_only=True):
