@@ -73,5 +73,5 @@ SERVICE_GOT: tuple[tuple[str, Moment], ...] = (
     ("CancelScores", "received"),
 )  # fmt: skip
 """Messages of the process of a reward service that scores for the job: it dies with an item that it took,
-with a verdict that is not sent yet, or with one that nobody needs."""
+with a verdict that is not sent yet, or with one whose request was cancelled."""
 MOMENT_SHARES: tuple[Moment, ...] = ("received", "replied", "replied", "sent")

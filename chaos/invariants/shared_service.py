@@ -52,8 +52,8 @@ class SharedServiceCalls(Check):
         "call and leaves the service's queue; no process has more calls than it may"
     )
     meaning = (
-        "If this fails, a verdict is waited for that nobody computes, or the service of many jobs computes "
-        "what none of them needs."
+        "If this fails, a job waits for a verdict that no worker computes, or the service of many jobs "
+        "computes what no job needs."
     )
 
     def __init__(self, config: Config) -> None:
