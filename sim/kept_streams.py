@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from gleaner.supervisor.errors import Fenced, JournalFull
 from gleaner.supervisor.journal.group_commit import Committed, Write
-from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum
+from gleaner.supervisor.journal.rows import Row, StreamRows, row_checksum, snapshot_seq
 from gleaner.supervisor.journal.sqlite_layout import LAYOUT
 
 
@@ -175,10 +175,11 @@ class KeptStreams:
             )
         stream.incarnation = write.incarnation
         if write.is_snapshot:
+            seq = snapshot_seq(stream.last_seq, stream.base_seq)
+            stream.base_seq = stream.last_seq = seq
             kind, version, body = write.rows[0]
-            crc = row_checksum(write.stream, stream.last_seq, kind, version, body)
-            stream.snapshot = Row(stream.last_seq, kind, version, body, crc)
-            stream.base_seq = stream.last_seq
+            crc = row_checksum(write.stream, seq, kind, version, body)
+            stream.snapshot = Row(seq, kind, version, body, crc)
             stream.events.clear()
         for kind, version, body in () if write.is_snapshot else write.rows:
             stream.last_seq += 1

@@ -67,6 +67,8 @@ class MemoryJournal:
         def write() -> int:
             kept = self._stream(stream, incarnation)
             self._check_space()
+            if not kept.events:
+                kept.last_seq += 1  # see `rows.snapshot_seq`
             kept.snapshot = (kept.last_seq, kind_of(state), encode_body(state))
             kept.events.clear()
             return kept.last_seq

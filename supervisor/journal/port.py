@@ -43,8 +43,9 @@ class JournalStore(Protocol):
     def snapshot(
         self, stream: str, incarnation: int, state: Message, *, flush: bool = False
     ) -> Awaitable[int]:
-        """Commit `state` as a replacement of every event appended before this call, and delete those.
-        `flush`: see `append`."""
+        """Commit `state` as a replacement of every event appended before this call, and delete those;
+        resolves to its sequence number, which no other snapshot has (`rows.snapshot_seq`). `flush`: see
+        `append`."""
 
     def probe(self) -> Awaitable[None]:
         """Prove that appends would be taken, by a write that leaves nothing. Raises JournalError."""

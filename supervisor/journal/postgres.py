@@ -23,7 +23,7 @@ from gleaner.supervisor.journal.postgres_layout import (
     without_password,
 )
 from gleaner.supervisor.journal.postgres_view import TRIAL, read_stream
-from gleaner.supervisor.journal.rows import StreamRows, row_checksum
+from gleaner.supervisor.journal.rows import StreamRows, row_checksum, snapshot_seq
 
 T = TypeVar("T")
 
@@ -105,11 +105,11 @@ class PostgresKeeper:
                 results.append(Fenced(text))
                 continue
             if write.is_snapshot:
+                base_seq = last_seq = snapshot_seq(last_seq, base_seq)
                 kind, version, body = write.rows[0]
                 crc = row_checksum(stream, last_seq, kind, version, body)
                 snapshots[stream] = (self._space, stream, last_seq, kind, version, body, crc)
                 rows.pop(stream, None)  # the rows that it replaces need not be written
-                base_seq = last_seq
             else:
                 for kind, version, body in write.rows:
                     last_seq += 1

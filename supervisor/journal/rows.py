@@ -27,8 +27,8 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class StreamRows:
-    """One stream at one moment. base_seq: the last event that the snapshot replaces; last_seq: the newest
-    event ever."""
+    """One stream at one moment. base_seq: the number of the snapshot, which replaces the events up to it;
+    last_seq: the newest number, of an event or of the snapshot."""
 
     name: str
     incarnation: int
@@ -80,6 +80,13 @@ class StreamRows:
             return decode_stored(row.kind, row.version, row.body)
         except JournalUnreadable as problem:
             raise JournalUnreadable(f"journal {place}: {what} of {self.name}: {problem}") from problem
+
+
+def snapshot_seq(last_seq: int, base_seq: int) -> int:
+    """The sequence number of a new snapshot: that of the newest event, or a new one if there is none since
+    the last snapshot. No two snapshots of a stream have the same number, so a row of the stream that a power
+    loss left beside the snapshot of another commit is found."""
+    return last_seq + 1 if last_seq == base_seq else last_seq
 
 
 def row_checksum(stream: str, seq: int, kind: str, version: int, body: bytes) -> int:

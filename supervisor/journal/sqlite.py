@@ -18,7 +18,7 @@ from typing import TypeVar
 from gleaner.supervisor.errors import Fenced, JournalDamaged, JournalError, JournalFull, JournalUnable
 from gleaner.supervisor.journal import sqlite_layout
 from gleaner.supervisor.journal.group_commit import Committed, GroupCommit, Write
-from gleaner.supervisor.journal.rows import StreamRows, damaged, row_checksum, stream_checksum
+from gleaner.supervisor.journal.rows import StreamRows, damaged, row_checksum, snapshot_seq, stream_checksum
 from gleaner.supervisor.journal.sqlite_layout import SQLITE_ERRORS
 
 T = TypeVar("T")
@@ -164,7 +164,7 @@ class SqliteKeeper:
         if held > write.incarnation:
             return Fenced(f"{self.path}: {stream} belongs to incarnation {held}, this is {write.incarnation}")
         if write.is_snapshot:
-            base_seq = last_seq
+            base_seq = last_seq = snapshot_seq(last_seq, base_seq)
             kind, version, body = write.rows[0]
             crc = row_checksum(stream, last_seq, kind, version, body)
             self._db.execute(

@@ -78,6 +78,17 @@ async def test_snapshot_bounds_the_replay(place: PlaceUnderTest) -> None:
     await store.close()
 
 
+async def test_no_two_snapshots_of_a_stream_have_the_same_number(place: PlaceUnderTest) -> None:
+    store = place.open()
+    journal = Journal(store, "a", 1)
+    taken = [await journal.snapshot(AllFacts(numbers=[count])) for count in range(3)]
+    assert taken == [1, 2, 3]
+    assert await journal.append(Fact(number=3)) == 4
+    assert await journal.snapshot(AllFacts(numbers=[3])) == 4
+    assert await facts(journal) == [AllFacts(numbers=[3])]
+    await store.close()
+
+
 async def test_queued_writes_take_effect_in_order_of_calls(place: PlaceUnderTest) -> None:
     store = place.open(commit_s=0.02)
     a, b = Journal(store, "a", 1), Journal(store, "b", 1)
