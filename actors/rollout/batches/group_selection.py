@@ -22,6 +22,7 @@ from gleaner.actors.rollout.state.group_events import (
     decision_of,
     due_aborts,
     events_of,
+    longer_decides,
     race_has_news,
 )
 from gleaner.actors.rollout.state.token_log import Batch
@@ -64,10 +65,18 @@ class GroupSelection:
         race in which a response ended, none of them if a verdict is there; None: any."""
         if touched is None:
             self._looked_s[batch.name] = self._ctx.turn_time()
-        if (closings := closings_of(batch, touched)) is not None:
-            self._enter(batch, closings)
-        if touched is not None and not race_has_news(batch, touched):
-            return  # only bounds are higher, which `frame_arrived` reads
+        self._close(batch, touched)
+        if touched is None or race_has_news(batch, touched):  # else only bounds are higher: `frame_arrived`
+            self._decide(batch, touched)
+
+    def _close(self, batch: Batch, touched: Collection[int] | None) -> bool:
+        """Close what groups can be closed. Returns whether there were any."""
+        if (closings := closings_of(batch, touched)) is None:
+            return False
+        self._enter(batch, closings)
+        return True
+
+    def _decide(self, batch: Batch, touched: Collection[int] | None) -> None:
         decision = decision_of(batch, touched)
         if events := events_of(batch.name, decision):
             self._enter(batch, *events)
@@ -81,7 +90,10 @@ class GroupSelection:
         for batch in list(self._journaled.state.log.batches.values()):
             under_way = batch.submitted.race and len(batch.fates.kept) < batch.wanted
             if under_way and now_s - self._looked_s.get(batch.name, -RACE_S) >= RACE_S:
-                self.look(batch)
+                self._looked_s[batch.name] = now_s
+                closed, longer = self._close(batch, None), longer_decides(batch)
+                if closed or longer:
+                    self._decide(batch, ())
 
     def released(self, name: str) -> None:
         """The batch is open no more."""
@@ -105,7 +117,7 @@ class GroupSelection:
             async with self._ctx.wait(
                 "prompts of a refill", on=CONTROLLER, deadline_s=PROMPTS_LATE_S, go_on=True
             ) as wait:
-                while self._open(batch) and (count := decision_of(batch).add):
+                while self._open(batch) and (count := self._missing(batch)):
                     ask = MorePrompts(batch=batch.name, first=len(batch.groups), count=count)
                     try:
                         reply = await self._ctx.ask(
@@ -127,6 +139,12 @@ class GroupSelection:
                         self.look(batch)
         finally:
             self._asking.discard(batch.name)
+
+    def _missing(self, batch: Batch) -> int:
+        """Prompts that it lacks."""
+        missing = decision_of(batch, ()).add
+        batch.race.to_pass = None  # the rest of this decision is not carried out: the next frame decides anew
+        return missing
 
     def _fault(self, ask: MorePrompts, reply: PromptsAre) -> str | None:
         """Why these prompts cannot be taken, as text; None if they can."""

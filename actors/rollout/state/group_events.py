@@ -16,7 +16,7 @@ from gleaner.actors.rollout.state.events import (
     SampleAgain,
 )
 from gleaner.actors.rollout.state.group_policy import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
-from gleaner.actors.rollout.state.race import Entrant, decide_race
+from gleaner.actors.rollout.state.race import Entrant, decide_race, keys_to_pass
 from gleaner.actors.rollout.state.race_keys import closing
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.tickets import Streams
@@ -182,24 +182,38 @@ def race_has_news(batch: Batch, touched: Collection[int]) -> bool:
     return not touched if batch.submitted.drop_uniform else any(map(batch.closed, touched))
 
 
+def longer_decides(batch: Batch) -> bool:
+    """Whether more of a race may be decided since the last decision, if nothing happened but that responses
+    are longer. Reads the bounds of its groups; a race by time has none."""
+    return batch.submitted.race == "tokens" and batch.race.passed(batch, _count(batch))
+
+
 def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
-    """What is to be decided about an open batch now. touched: the groups of a race with news; None: any."""
+    """What is to be decided about an open batch now. touched: the groups of a race whose bounds are read;
+    None: any."""
     if not batch.selects:
         return Decision()
     event = batch.submitted
     rule = Rule(event.wanted, event.most, event.drop_uniform, event.over_sampling)
     if event.race == "tokens":
-        count = event.counted or len(batch.prompt(0).seeds)
+        count = _count(batch)
         batch.race.look(batch, count, touched)
         entrants = []
         for group in range(len(batch.groups)):
             tokens, closed = batch.race.of(batch, group, count)
             entrants.append(Entrant(group, tokens, closed, _standing(batch, group, closed)))
-        return decide_race(rule, entrants)
+        decision = decide_race(rule, entrants)
+        batch.race.to_pass = keys_to_pass(rule, entrants, decision)
+        return decision
     race = bool(event.race)
     return decide(
         rule, [_standing(batch, one, race and batch.closed(one)) for one in range(len(batch.groups))]
     )
+
+
+def _count(batch: Batch) -> int:
+    """Samples of a group that count."""
+    return batch.submitted.counted or len(batch.prompt(0).seeds)
 
 
 def events_of(batch: str, decision: Decision) -> list[Selects]:

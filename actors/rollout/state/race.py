@@ -84,6 +84,21 @@ def decide_race(rule: Rule, entrants: Sequence[Entrant]) -> Decision:
     return Decision(tuple(sorted(keep)), tuple(sorted(drop)), abort, add)
 
 
+def keys_to_pass(rule: Rule, entrants: Sequence[Entrant], decision: Decision) -> list[int]:
+    """Keys of closed groups, ascending: nothing beyond `decision`, which was made of the same entrants, gets
+    certain by longer responses alone before the bound of another group meets one of these keys.
+
+    Until then no group without a decision has another place among the known ones; only if enough groups are
+    known can one that is open lose by its place behind those that count.
+    """
+    gone = {*decision.drop, *decision.abort}
+    kept = set(decision.keep)
+    known = [one for one in entrants if one.closed and one.standing not in _OUT and one.number not in gone]
+    enough = len(known) >= rule.wanted
+    undecided = (one.standing is not Standing.KEPT and one.number not in kept for one in known)
+    return sorted({one.tokens for one, waits in zip(known, undecided, strict=True) if waits or enough})
+
+
 def _droppable(rule: Rule, entrants: Sequence[Entrant]) -> dict[int, bool | None]:
     """Whether each group is dropped if it is uniform; None as long as that is not certain. Empty if none is
     dropped."""

@@ -5,6 +5,7 @@ closed groups are final, and an old bound of another group is still a bound. Not
 follows from the token log. Pure.
 """
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
@@ -35,13 +36,34 @@ class RaceKeys:
     def __init__(self) -> None:
         self._final: dict[int, int] = {}  # keys of closed groups
         self._bounds: dict[int, int] = {}  # of the others, as they were read last
+        self.to_pass: list[int] | None = None
+        """See `race.keys_to_pass`, of the last decision; None before the first."""
+        self._stale = False  # responses got longer, and no bound was read
 
-    def look(self, batch: Racing, count: int, touched: Iterable[int] | None = None) -> None:
-        """Read the bounds of these groups anew; of all that are not closed where `touched` is None."""
-        groups = range(len(batch.groups)) if touched is None else touched
+    def look(self, batch: Racing, count: int, touched: Iterable[int] | None = None) -> bool:
+        """Read the bounds of these groups anew; of all that are not closed where `touched` is None, or where
+        `passed` left them out. Returns whether one of them met a key of `to_pass`."""
+        groups = range(len(batch.groups)) if touched is None or self._stale else touched
+        self._stale = False
         left = [group for group in groups if group not in self._final]
+        passed = self.to_pass is None
         for group, tokens in zip(left, _tokens(batch, left), strict=True):
-            self._bounds[group] = group_key(tokens, count)
+            before, now = self._bounds.get(group, 0), group_key(tokens, count)
+            if now != before:
+                self._bounds[group] = now
+                passed = passed or self._between(before, now)
+        return passed
+
+    def passed(self, batch: Racing, count: int) -> bool:
+        """Whether longer responses alone can make more of the race certain. Reads the bounds, unless there is
+        no key to pass; then the next look reads them."""
+        self._stale = self.to_pass == []
+        return not self._stale and self.look(batch, count)
+
+    def _between(self, before: int, now: int) -> bool:
+        keys = self.to_pass or []
+        low, high = sorted((before, now))
+        return bisect_left(keys, low) < bisect_right(keys, high)
 
     def of(self, batch: Racing, group: int, count: int) -> tuple[int, bool]:
         """The key of the group, and whether it is closed; a bound of the key if it is not."""

@@ -161,7 +161,8 @@ class RequestLog:
 
 def lengths(logs: Sequence[RequestLog]) -> list[int]:
     """The length of each of these requests, which have the same columns; one call where all are held."""
-    if not logs or any(log.crc is not None for log in logs):
+    slots = [log.slot for log in logs]
+    if not logs or NO_SLOT in slots:
         return [len(log) for log in logs]
-    found: list[int] = logs[0].columns.lengths([log.slot for log in logs]).tolist()
+    found: list[int] = logs[0].columns.lengths(slots).tolist()
     return found

@@ -2,14 +2,14 @@
 
 import random
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gleaner.actors.rollout.state.group_policy import Rule, Standing
-from gleaner.actors.rollout.state.race import Entrant, Racer, chosen, decide_race, group_key
+from gleaner.actors.rollout.state.race import Entrant, Racer, chosen, decide_race, group_key, keys_to_pass
 
 
 @dataclass
@@ -179,6 +179,42 @@ def test_race_aborts_a_group_that_enough_closed_ones_precede_before_it_is_over()
     ]
     decision = decide_race(Rule(wanted=2, most=4), entrants)
     assert (decision.keep, decision.abort) == ((0,), (3,))
+
+
+STANDINGS = (Standing.OPEN, Standing.OPEN, Standing.VARIED, Standing.UNIFORM, Standing.KEPT, Standing.DROPPED)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(0, 2**32), st.booleans())
+def test_bounds_that_meet_no_key_to_pass_change_no_decision(seed: int, drop_uniform: bool) -> None:
+    rng = random.Random(seed)
+    entrants = []
+    for number in range(rng.randint(1, 12)):
+        standing = rng.choice(STANDINGS)
+        closed = standing is not Standing.OPEN or rng.random() < 0.3
+        entrants.append(Entrant(number, rng.randint(0, 20), closed, standing))
+    rule = Rule(wanted := rng.randint(1, 8), wanted + rng.randint(0, 6), drop_uniform)
+    decision = decide_race(rule, entrants)
+    keys = keys_to_pass(rule, entrants, decision)
+    longer = []
+    for one in entrants:
+        end = next((key for key in keys if key >= one.tokens), 30)
+        may = not one.closed and end > one.tokens
+        longer.append(replace(one, tokens=rng.randrange(one.tokens, end)) if may else one)
+    assert decide_race(rule, longer) == decision
+
+
+def test_key_to_pass_is_that_of_the_closed_group_that_waits() -> None:
+    rule = Rule(wanted=2, most=3)
+    waits = [Entrant(0, 9, True, Standing.VARIED), Entrant(1, 4, False, Standing.OPEN)]
+    waits.append(Entrant(2, 0, False, Standing.OPEN))
+    decision = decide_race(rule, waits)
+    assert not decision
+    assert keys_to_pass(rule, waits, decision) == [9]
+    waits[1] = Entrant(1, 10, False, Standing.OPEN)
+    decision = decide_race(rule, waits)
+    assert decision.keep == (0,)
+    assert keys_to_pass(rule, waits, decision) == []
 
 
 @pytest.mark.parametrize(("by_time", "expected"), [(False, None), (True, (0, 2))])

@@ -19,7 +19,14 @@ from gleaner.actors.rollout.state.events import (
     SampleAgain,
     Scored,
 )
-from gleaner.actors.rollout.state.group_events import closings_of, decision_of, due_aborts, events_of
+from gleaner.actors.rollout.state.group_events import (
+    closings_of,
+    decision_of,
+    due_aborts,
+    events_of,
+    longer_decides,
+)
+from gleaner.actors.rollout.state.request_log import RequestState
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.rollout.status import fates_of
 from gleaner.actors.training.round_draws import RoundDraws
@@ -74,14 +81,24 @@ class RacingWorld(World):
         self.select()
 
     def deliver(self) -> None:
+        ended = self.ended()
         super().deliver()
-        self.select()
+        self.select(only_longer=ended == self.ended())
 
-    def select(self) -> None:
+    def ended(self) -> int:
+        """Responses that have ended, at any time."""
+        running = (RequestState.QUEUED, RequestState.DISPATCHED)
+        return sum(log.state not in running for log in self.state.log.requests.values())
+
+    def select(self, *, only_longer: bool = False) -> None:
         for batch in list(self.state.log.batches.values()):
+            longer = longer_decides(batch)
             if (closings := closings_of(batch)) is not None:
                 assert self.apply(closings).refused == []
+                longer = True
             decision = decision_of(batch)
+            if only_longer and self.race == "tokens":
+                assert longer or not decision, "a decision was due although no bound met a key"
             for event in events_of(batch.name, decision):
                 assert self.apply(event).refused == []
             if decision.add:

@@ -1,0 +1,73 @@
+"""Race keys: which looks at longer responses can decide, and which bounds they leave behind."""
+
+from array import array
+
+import pytest
+
+from gleaner.actors.rollout.state.race_keys import RaceKeys
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.state.token_columns import TokenColumns
+
+
+class TwoGroups:
+    """A race of two groups of one response each."""
+
+    def __init__(self) -> None:
+        columns = TokenColumns()
+        self.groups = [[_response(columns, group)] for group in range(2)]
+        self.past: list[RequestLog] = []
+
+    def closed(self, group: int) -> bool:
+        return all(log.state is RequestState.FINISHED for log in self.groups[group])
+
+    def grow(self, group: int, tokens: int) -> None:
+        for _ in range(tokens):
+            self.groups[group][0].append(7, -0.5, "engine", 1, 1)
+
+
+def _response(columns: TokenColumns, group: int) -> RequestLog:
+    log = RequestLog(
+        f"b/{group}/0", "b", group, 0, array("I", [1]), 0, 64, 1.0, 1, columns, columns.begin(64)
+    )
+    log.attempts = 1
+    return log
+
+
+@pytest.mark.parametrize(("tokens", "passes"), [(1, False), (2, True), (5, True)])
+def test_look_passes_a_key_when_a_bound_meets_it(tokens: int, passes: bool) -> None:
+    batch, keys = TwoGroups(), RaceKeys()
+    batch.grow(0, 3)
+    keys.look(batch, 1)
+    keys.to_pass = [5]
+    batch.grow(0, tokens)
+    assert keys.passed(batch, 1) is passes
+    assert keys.of(batch, 0, 1) == (3 + tokens, False)
+
+
+def test_bound_that_stood_at_a_key_passes_it_when_it_is_longer() -> None:
+    batch, keys = TwoGroups(), RaceKeys()
+    batch.grow(1, 5)
+    keys.look(batch, 1)
+    keys.to_pass = [5]
+    assert not keys.passed(batch, 1)
+    batch.grow(1, 1)
+    assert keys.passed(batch, 1)
+    batch.grow(1, 1)
+    assert not keys.passed(batch, 1)
+
+
+def test_every_look_can_decide_before_the_first_decision() -> None:
+    assert RaceKeys().passed(TwoGroups(), 1)
+
+
+def test_bounds_left_out_without_a_key_to_pass_are_read_by_the_next_look() -> None:
+    batch, keys = TwoGroups(), RaceKeys()
+    keys.look(batch, 1)
+    keys.to_pass = []
+    batch.grow(0, 9)
+    assert not keys.passed(batch, 1)
+    assert keys.of(batch, 0, 1) == (0, False)
+    keys.look(batch, 1, touched=[1])
+    assert keys.of(batch, 0, 1) == (9, False)
+    batch.groups[0][0].state = RequestState.FINISHED
+    assert keys.of(batch, 0, 1) == (9, True)
