@@ -58,6 +58,7 @@ NAMES = {
 
 SPEAKERS = {
     "gleaner.supervisor": "every process",
+    "gleaner.actors.cluster.fleet_orders": SCHEDULER,
     "gleaner.actors.cluster.local_hosts": PROVIDER,
     "gleaner.actors.cluster.membership": SCHEDULER,
     "gleaner.actors.engine": "<node>/engine",

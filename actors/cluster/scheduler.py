@@ -6,20 +6,18 @@ hello, goodbye and watch); node agents report notices and drains. It starts no p
 request their part of the job, and the Provider gets the job's demand.
 """
 
-import asyncio
 import math
-from collections import Counter
-from collections.abc import Callable
 
 from msgspec import structs
 
+from gleaner.actors.cluster.fleet_orders import FleetOrders
 from gleaner.actors.cluster.host_events import HostEvents
 from gleaner.actors.cluster.job import config_of
-from gleaner.actors.cluster.membership import HEAD, Member, Members
+from gleaner.actors.cluster.membership import HEAD
+from gleaner.actors.cluster.membership_journal import MembershipJournal
 from gleaner.actors.cluster.planner import Planner, planner_of
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
-from gleaner.actors.names import PROVIDER
 from gleaner.actors.protocol.cluster import (
     HostsUp,
     JobEnded,
@@ -32,9 +30,6 @@ from gleaner.actors.protocol.cluster import (
     Plan,
     PlanNext,
     SayHello,
-    SetFleet,
-    StartFleet,
-    StopFleet,
     SubmitJob,
     WhoIsUp,
 )
@@ -45,7 +40,6 @@ from gleaner.supervisor import (
     Address,
     AskFailed,
     Deferred,
-    Done,
     Lane,
     Message,
     Refused,
@@ -53,9 +47,6 @@ from gleaner.supervisor import (
     handles,
 )
 
-ASK_DEADLINE_S = 10.0
-TAKEN_LATE_S = 60.0  # an order that is not accepted for so long is logged
-RETRY_S = 0.2
 SOON_S = 0.5  # between two hellos of a host that waits until the others have stopped an earlier job
 LOOK_S = 0.5  # between two checks for silent hosts, at least
 LOOKS = 10  # checks within the silence limit
@@ -74,14 +65,6 @@ class ClusterState(Message, frozen=True):
     done: str = ""
 
 
-class MembersAre(Message, frozen=True):
-    """Journaled: the members in this life of the head's process; another life starts with none."""
-
-    boot: int
-    roles: dict[str, str]
-    agents: dict[str, Address]
-
-
 class LookForSilence(Message, frozen=True):
     """A timer message to itself."""
 
@@ -95,31 +78,25 @@ class Scheduler(Actor):
         self._boot = boot
         self._standing = standing
         self._now = ClusterState()
-        self._members = Members()
-        self._unsaved: list[tuple[list[NodeSeen], Callable[[], None] | None]] = []
-        self._saves = False
-        self._wished: int | None = None  # N_prem that the Provider was not sent yet
-        self._wish_sender = asyncio.Lock()  # one at a time: an older number must not arrive after a newer one
-        self._uncommitted: Counter[str] = Counter()  # events of a host that no commit has yet
         self._between_s = -math.inf  # time of the newest plan after a step
         self._take_config(Config())
 
     async def on_start(self) -> None:
-        self._membership = self.ctx.stream("members")
+        self._membership = MembershipJournal(self.ctx, self._boot, self._report_later)
+        self._members = self._membership.members
         self._events = HostEvents(self.ctx)
+        self._orders = FleetOrders(self.ctx, self._fail)
         async for event in self.ctx.journal.replay():
             if isinstance(event, ClusterState):
                 self._now = event
-        async for event in self._membership.replay():
-            if isinstance(event, MembersAre) and event.boot == self._boot:
-                for node, role in event.roles.items():
-                    self._members.put(node, Member(role, event.agents[node], "up", self.ctx.turn_time()))
-                    self.ctx.watch(event.agents[node])
+        await self._membership.replay()
         await self._take_standing()
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
             if self._now.state == "running":
-                self.ctx.background(self._raise_fleet(self._now.job), "fleet")
+                seeding = self._now.seeding
+                n_prem = self._n_prem_of(seeding) if seeding is not None else None
+                self._orders.resume(self._now.job, n_prem)
         self.ctx.background(self._events.run(), "news of hosts")
         self._look_later()
 
@@ -149,7 +126,7 @@ class Scheduler(Actor):
             raise Refused(str(problem)) from problem
         # First the fleet: a trace that cannot be replayed is refused before anything is accepted.
         try:
-            await self.ctx.ask(PROVIDER, StartFleet(job=job), deadline_s=ASK_DEADLINE_S, expect=Done)
+            await self._orders.start(job)
         except AskFailed as problem:
             raise Refused(f"no hosts for job {job.run_id}: {problem}") from problem
         self._take_config(config)
@@ -195,7 +172,10 @@ class Scheduler(Actor):
         )
         self._events.clear()
         self._call_hosts()
-        self.ctx.background(self._insist(StopFleet()), "fleet")
+        self._orders.stop()
+
+    async def _fail(self, reason: str) -> None:
+        await self.ended(JobEnded(ok=False, reason=reason))
 
     @handles(PlanNext)
     async def plan(self, message: PlanNext) -> Plan:
@@ -216,7 +196,7 @@ class Scheduler(Actor):
             if planned_step != now.planned_step:
                 self._between_steps()
         n_prem = self._n_prem_of(seeding)
-        self._wish(n_prem)
+        self._orders.wish(n_prem)
         return Plan(
             t_seed_s=seeding.t_seed_s,
             stair_s=seeding.stair_s,
@@ -240,25 +220,6 @@ class Scheduler(Actor):
     def _n_prem_of(self, seeding: SeedingState) -> int:
         return self._n_prem_max if self._every_instance else seeding.n_prem
 
-    def _wish(self, n_prem: int) -> None:
-        """Send N_prem until the Provider has recorded it; a newer one replaces it."""
-        self._wished = n_prem
-        if not self._wish_sender.locked():
-            self.ctx.background(self._send_wish(), "wish")
-
-    async def _send_wish(self) -> None:
-        async with self._wish_sender:
-            while self._wished is not None:
-                n_prem, self._wished = self._wished, None
-                await self._insist(SetFleet(n_prem=n_prem))
-
-    async def _raise_fleet(self, job: JobSpec) -> None:
-        """N_prem first: the Provider may have missed the newest one, and rents hosts once it has a job."""
-        if self._now.seeding is not None:
-            self._wished = self._n_prem_of(self._now.seeding)
-            await self._send_wish()
-        await self._insist(StartFleet(job=job))
-
     def _take_config(self, config: Config) -> None:
         self._liveness = config.liveness
         self._every_instance, self._n_prem_max = config.ablation.every_instance, config.fleet.n_prem_max
@@ -275,20 +236,6 @@ class Scheduler(Actor):
         reason = self._now.reason or waits_for
         return JobIs(state=self._now.state, run_id=run_id, reason=reason, cause=self._now.cause)
 
-    async def _insist(self, message: StartFleet | SetFleet | StopFleet) -> None:
-        """Send until the Provider has accepted it; it may be restarting."""
-        async with self.ctx.wait("an order to be taken", on=PROVIDER, deadline_s=TAKEN_LATE_S, go_on=True):
-            while True:
-                try:
-                    await self.ctx.ask(PROVIDER, message, deadline_s=ASK_DEADLINE_S, expect=Done)
-                    return
-                except Refused as refusal:
-                    await self.ended(JobEnded(ok=False, reason=str(refusal)))
-                    return
-                except AskFailed as problem:
-                    self.ctx.log.warning("provider request failed: %s", problem)
-                    await asyncio.sleep(RETRY_S)
-
     # -- hosts --
 
     @handles(NodeHello, lane=Lane.SYSTEM)
@@ -298,10 +245,10 @@ class Scheduler(Actor):
         member = self._members.by_name.get(message.node)
         if member is not None and (known is None or known.agent != member.agent):
             self.ctx.watch(member.agent)
-        if not events and message.node not in self._uncommitted:
+        if not events and self._membership.is_saved(message.node):
             return self._work_of(message)
         deferred = Deferred()
-        self._changed(events, lambda: deferred.answer(self._work_of(message)))
+        self._membership.changed(events, lambda: deferred.answer(self._work_of(message)))
         return deferred
 
     def _work_of(self, hello: NodeHello) -> NodeWork:
@@ -351,43 +298,10 @@ class Scheduler(Actor):
     @handles(LookForSilence)
     async def look_for_silence(self, message: LookForSilence) -> None:
         self._look_later()
-        self._changed(self._members.silent(self.ctx.turn_time(), self._liveness.dead_s))
+        self._membership.changed(self._members.silent(self.ctx.turn_time(), self._liveness.dead_s))
 
     async def on_terminated(self, event: Terminated) -> None:
-        self._changed(self._members.ended(event.name, event.incarnation, event.cause))
-
-    def _changed(self, events: list[NodeSeen], then: Callable[[], None] | None = None) -> None:
-        """Journal the members, then report the change and act on it. One commit covers all changes that
-        arrived during the previous one: a thousand hosts may join in one moment."""
-        if not events and then is None:
-            return
-        for event in events:
-            self._uncommitted[event.node] += 1
-            self.ctx.log.info("host %s (%s): %s", event.node, event.role, event.event)
-        self._unsaved.append((events, then))
-        if not self._saves:
-            self._saves = True
-            self.ctx.background(self._save_members(), "members")
-
-    async def _save_members(self) -> None:
-        try:
-            while self._unsaved:
-                unsaved, self._unsaved = self._unsaved, []
-                members = self._members.by_name
-                await self._membership.snapshot(
-                    MembersAre(
-                        boot=self._boot,
-                        roles={node: member.role for node, member in members.items()},
-                        agents={node: member.agent for node, member in members.items()},
-                    )
-                )
-                for events, then in unsaved:
-                    self._uncommitted -= Counter(event.node for event in events)
-                    self._report_later(events)
-                    if then is not None:
-                        then()
-        finally:
-            self._saves = False
+        self._membership.changed(self._members.ended(event.name, event.incarnation, event.cause))
 
     def _report_later(self, events: list[NodeSeen]) -> None:
         if self._now.state == "running":

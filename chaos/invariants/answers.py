@@ -8,7 +8,7 @@ Scheduler lost contact with it, and its next hello makes it one again.
 
 from collections.abc import Iterable
 
-from gleaner.actors.cluster.scheduler import MembersAre
+from gleaner.actors.cluster.membership_journal import MembersAre
 from gleaner.actors.names import MANAGER, SCHEDULER
 from gleaner.actors.protocol.cluster import NodeWork
 from gleaner.actors.protocol.instances import Registered

@@ -7,9 +7,10 @@ history could not have hosts that are paid for. The rented hosts and the bill ar
 from collections.abc import Iterable, Iterator
 
 from gleaner.actors.cluster.fleet import MAX_BACKOFF_S, RESERVED
+from gleaner.actors.cluster.fleet_orders import ASK_DEADLINE_S, RETRY_S
 from gleaner.actors.cluster.local_hosts import ORDER_S, STOP_S
 from gleaner.actors.cluster.provider import CALM_LOOK_S
-from gleaner.actors.cluster.scheduler import ASK_DEADLINE_S, LOOK_S, LOOKS, RETRY_S, ClusterState
+from gleaner.actors.cluster.scheduler import LOOK_S, LOOKS, ClusterState
 from gleaner.actors.names import SCHEDULER
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact

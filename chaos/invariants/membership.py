@@ -7,7 +7,9 @@ a node agent.
 from collections import Counter
 from collections.abc import Iterable, Iterator
 
-from gleaner.actors.cluster.scheduler import ASK_DEADLINE_S, LOOK_S, LOOKS, RETRY_S, MembersAre
+from gleaner.actors.cluster.host_events import ASK_DEADLINE_S, RETRY_S
+from gleaner.actors.cluster.membership_journal import MembersAre
+from gleaner.actors.cluster.scheduler import LOOK_S, LOOKS
 from gleaner.actors.names import SCHEDULER
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact

@@ -11,7 +11,8 @@ import pytest
 from msgspec import structs
 from patient_loop import PatientLoop
 
-from gleaner.actors.cluster.scheduler import MembersAre, Scheduler
+from gleaner.actors.cluster.membership_journal import MembersAre
+from gleaner.actors.cluster.scheduler import Scheduler
 from gleaner.actors.protocol.cluster import (
     Inventory,
     JobEnded,
