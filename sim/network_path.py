@@ -67,6 +67,10 @@ class Lane:
         self.free_at_s = max(now_s, self.free_at_s) + size_bytes / self.rate_bytes_s
         return self.free_at_s
 
+    def give_back(self, now_s: float, size_bytes: float) -> None:
+        """So much of what waits is not carried after all."""
+        self.free_at_s = max(min(now_s, self.free_at_s), self.free_at_s - size_bytes / self.rate_bytes_s)
+
     def change_rate(self, now_s: float, rate_bytes_s: float) -> None:
         """Carry the rest of what waits, and all that follows, at this rate."""
         if self.free_at_s > now_s:
@@ -215,6 +219,11 @@ class Path:
         )
         at_s += profile.latency_s + profile.jitter_s * self.rng.random()
         return at_s + self._resends_s() if profile.loss else at_s
+
+    def drop_bulk(self, now_s: float, size_bytes: float) -> None:
+        """Bulk on its way is dropped with its connection: nothing waits for it any more."""
+        for lane in (self.source.egress, self._bulk, self.target.ingress):
+            lane.give_back(now_s, size_bytes)
 
     def _resends_s(self) -> float:
         delay_s, again = 0.0, 0

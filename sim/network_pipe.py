@@ -49,8 +49,8 @@ class Pipe(Generic[T]):
     called once, unless the receiver `shut` it before."""
 
     __slots__ = (
-        "_due", "_last_s", "_now", "_on_item", "_over", "_path", "_process", "_queue", "_silence", "_source",
-        "_timer", "bound", "counts", "number", "on_end", "on_free", "shut_off", "target", "trace",
+        "_due", "_is_bulk", "_last_s", "_now", "_on_item", "_over", "_path", "_process", "_queue", "_silence",
+        "_source", "_timer", "bound", "counts", "number", "on_end", "on_free", "shut_off", "target", "trace",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,7 @@ class Pipe(Generic[T]):
         self._last_s = 0.0
         self._due = False  # a read is scheduled
         self._over = False  # the sender sends no more
+        self._is_bulk = False
         self._timer: asyncio.TimerHandle | None = None
         direction.path.flows[self] = None
 
@@ -136,6 +137,7 @@ class Pipe(Generic[T]):
         if self._path.blocked:
             self._queue.append((math.inf, int(size_bytes), piece))
             return
+        self._is_bulk = True
         now_s = self._process.time()
         self._put(now_s, self._path.bulk_s(now_s, size_bytes), int(size_bytes), piece, mark)
 
@@ -160,6 +162,7 @@ class Pipe(Generic[T]):
         """The receiver reads no more, and `on_end` is not called."""
         self.shut_off = True
         self._on_item = None
+        self._give_back(self._now())
         self._queue.clear()
         self._path.flows.pop(self, None)
         if self._timer is not None:
@@ -211,11 +214,21 @@ class Pipe(Generic[T]):
         return bool(self._queue) and isinstance(self._queue[-1][2], End)
 
     def _drop_later_than(self, now_s: float) -> None:
+        self._give_back(now_s)
         arrived = deque(entry for entry in self._queue if entry[0] <= now_s)
         if len(arrived) < len(self._queue):
             self.counts["lost in flight"] += len(self._queue) - len(arrived)
             self._queue = arrived
         self._last_s = now_s
+
+    def _give_back(self, now_s: float) -> None:
+        """Free the line of the bulk that is still on its way: the sender sends the rest no more."""
+        if not self._is_bulk:
+            return
+        rate_bytes_s = self._path.bulk_rate_bytes_s
+        left = (min(size, (at_s - now_s) * rate_bytes_s) for at_s, size, _ in self._queue if at_s != math.inf)
+        if (dropped := sum(size for size in left if size > 0)) > 0:
+            self._path.drop_bulk(now_s, dropped)
 
     def _put(self, now_s: float, at_s: float, size_bytes: int, item: T | End, mark: int) -> None:
         last_s = self._last_s

@@ -159,6 +159,25 @@ def test_line_carries_its_backlog_at_the_new_rate() -> None:
     assert hosts.took_s[0] == pytest.approx(len(CONTENT) * 1e5 / 1e9, rel=0.1)
 
 
+def test_line_carries_nothing_of_a_connection_that_was_given_up() -> None:
+    hosts = Hosts(scale=1e5)
+
+    def given_up_on_a_slow_line() -> None:
+        hosts.loop.run(1.0)
+        hosts.net.set_link("source", "p0", Profile(rate_bytes_s=1e6))  # a piece takes 50 s
+        hosts.loop.run(4.0)
+        assert isinstance(hosts.outcomes[0], PullTimeout | SourceGone)
+        process, carrier = hosts.pullers[0]
+        process.create_task(hosts._pull(0, carrier))
+        hosts.loop.run(5.0)
+        hosts.net.set_link("source", "p0", Profile())
+
+    hosts.pull_all(meanwhile=given_up_on_a_slow_line)
+    hosts.loop.run(200.0)
+    assert hosts.outcomes == {0: None}
+    assert hosts.took_s[0] == pytest.approx(1.0 + len(CONTENT) * 1e5 / 1e9, rel=0.1)
+
+
 def test_slow_link_is_not_taken_for_a_stall() -> None:
     content, rate = random.Random(4).randbytes(512 << 10), 2e4
     hosts = Hosts(content=content)
