@@ -17,6 +17,7 @@ from gleaner.chaos.invariants.world_facts import HostLook, HostRecorded, WorldSe
 from gleaner.configs.schema import Liveness
 from gleaner.nodeagent.agent import HELLO_AGAIN_S
 from gleaner.sim.run_setup import HEAD
+from gleaner.supervisor import Address
 
 
 def seen_s(liveness: Liveness) -> float:
@@ -44,7 +45,7 @@ class MembersLive(Check):
     def __init__(self, liveness: Liveness) -> None:
         self._seen_s = seen_s(liveness)
         self._recorded_s = self._seen_s + ASK_DEADLINE_S + RETRY_S
-        self._members: set[str] = set()
+        self._members: dict[str, Address] = {}
         self._absent: dict[tuple[str, str], float] = {}
         self._lives: dict[str, HostLook] = {}
         self._head = HostLook(name=HEAD, role="head")
@@ -56,9 +57,12 @@ class MembersLive(Check):
         if isinstance(fact, Committed) and fact.stream == f"{SCHEDULER}/members":
             for message in fact.messages:
                 if isinstance(message, MembersAre):
-                    members = {node for node, role in message.roles.items() if role != "head"}
-                    for name in members ^ self._members:
-                        self._absent.pop(("the scheduler", name), None)
+                    members = {
+                        node: message.agents[node] for node, role in message.roles.items() if role != "head"
+                    }
+                    for name in members.keys() | self._members.keys():
+                        if members.get(name) != self._members.get(name):  # also by another life of its agent
+                            self._absent.pop(("the scheduler", name), None)
                     self._members = members
         elif isinstance(fact, WorldSeen):
             yield from self._look(fact)
@@ -74,7 +78,7 @@ class MembersLive(Check):
         live = {name for name, look in world.hosts.items() if look.agent and name != HEAD}
         recorded = world.recorded if world.began else None
         for what, said, limit_s in (
-            ("the scheduler", self._members, self._seen_s),
+            ("the scheduler", set(self._members), self._seen_s),
             ("the history", recorded, self._recorded_s),
         ):
             for name in sorted(live ^ said) if said is not None else ():

@@ -6,7 +6,8 @@ import msgspec
 import pytest
 
 from gleaner.actors.cluster.fleet import RESERVED
-from gleaner.actors.cluster.scheduler import ClusterState, MembersAre
+from gleaner.actors.cluster.membership_journal import MembersAre
+from gleaner.actors.cluster.scheduler import ClusterState
 from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.cluster.width_planner import WidthState
@@ -205,9 +206,9 @@ def test_instance_with_a_reason_against_it_may_idle(excuse: HostLook) -> None:
 # -- membership --
 
 
-def members(at_s: float, *names: str) -> Committed:
+def members(at_s: float, *names: str, life: int = 1) -> Committed:
     agents = {
-        name: Address(name=f"{name}/agent", endpoint="e", public_key="", incarnation=1) for name in names
+        name: Address(name=f"{name}/agent", endpoint="e", public_key="", incarnation=life) for name in names
     }
     roles = {name: "reserved" if name == RESERVED else "preemptible" for name in names}
     return commit(at_s, MembersAre(boot=1, roles=roles, agents=agents), stream=f"{SCHEDULER}/members")
@@ -252,6 +253,13 @@ def test_host_that_returned_between_two_looks_counts_anew() -> None:
     events = [HostRecorded(8.5, "spot-1", "preemptible", event) for event in ("killed", "joined")]
     longer = [world(float(second), recorded=("spot-1",)) for second in range(1, 24)]
     assert judged(members(0.0, RESERVED), *events, *longer, check="membership") == []
+
+
+def test_host_that_lived_shortly_between_two_looks_counts_anew() -> None:
+    absent = [world(float(second), recorded=("spot-1",)) for second in range(1, 12)]
+    story = [members(0.0, RESERVED, "spot-1"), *absent]
+    assert judged(*story, check="membership") != []
+    assert judged(*story, members(5.5, RESERVED, "spot-1", life=2), check="membership") == []
 
 
 def test_recorded_end_of_a_host_that_lives_on_is_found() -> None:
