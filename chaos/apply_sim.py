@@ -8,6 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
+from msgspec import structs
+
 from gleaner.chaos.apply_machines import Machines, begin
 from gleaner.chaos.faults import (
     AnyFault,
@@ -168,21 +170,23 @@ class Faults:
         if self.on_strike is not None:
             self.on_strike(fault, "fires")
 
-    def _hit(self, fault: AnyFault) -> Callable[[], None]:
-        """Faults that wait for an event call this when they fire."""
-        return lambda: self._fired(fault)
+    def _hit(self, fault: AnyFault, host: str) -> Callable[[], None]:
+        """Faults that wait for an event call this when they fire. They are those of the host that they waited
+        on: by then another one may have its place."""
+        struck = structs.replace(fault, host=host) if hasattr(fault, "host") else fault
+        return lambda: self._fired(struck)
 
     def _begin(self, fault: AnyFault) -> bool | None:
         """Whether the fault fired; None for a fault that waits for an event and reports itself."""
         cluster, host = self._cluster, self.resolve(getattr(fault, "host", ""))
         if isinstance(fault, AnyMachineFault):
             machines = self._machines
-            return machines is not None and begin(fault, host, machines, cluster.at, self._hit(fault))
+            return machines is not None and begin(fault, host, machines, cluster.at, self._hit(fault, host))
         match fault:
             case KillZone():
                 return cluster.kill_zone(fault.zone)
             case BadScorer():
-                return self._lurks(fault, cluster.bad_scorer(fault.how, fault.count, self._hit(fault)))
+                return self._lurks(fault, cluster.bad_scorer(fault.how, fault.count, self._hit(fault, host)))
             case SickVerifier():
                 return self._for_a_time(fault, cluster.sick_verifier(fault.how), cluster.well_verifier)
             case Partition() | BadLink() | Reset():
@@ -203,12 +207,12 @@ class Faults:
                     fault.message,
                     fault.count,
                     fault.moment,
-                    self._hit(fault),
+                    self._hit(fault, host),
                     power_back_s=fault.power_back_s,
                 )
                 return self._lurks(fault, lurks)
             case KillInCommit():
-                hit = self._hit(fault)
+                hit = self._hit(fault, host)
                 return self._lurks(
                     fault, cluster.kill_in_commit(host, fault.process, torn=fault.torn, done=hit)
                 )
@@ -235,9 +239,9 @@ class Faults:
             case DiskFull():
                 return self._for_a_time(fault, cluster.fill_disk(host), lambda: cluster.empty_disk(host))
             case CorruptChunk():
-                return self._lurks(fault, cluster.corrupt_chunks(host, fault.count, self._hit(fault)))
+                return self._lurks(fault, cluster.corrupt_chunks(host, fault.count, self._hit(fault, host)))
             case FailLoad():
-                return self._lurks(fault, cluster.fail_loads(host, fault.count, self._hit(fault)))
+                return self._lurks(fault, cluster.fail_loads(host, fault.count, self._hit(fault, host)))
             case RestartStorm():
                 return self._storm(fault, host)
         raise NotImplementedError(f"chaos/apply_sim.py has no way to carry out {kind_of(fault)}")

@@ -272,6 +272,16 @@ def test_armed_fault_counts_when_it_strikes() -> None:
     assert armed.shapes == {"kill_on_message: replied": 1, "kill_in_commit: torn": 1, "bad_scorer: lie": 1}
 
 
+def test_armed_fault_strikes_the_host_that_it_was_armed_on() -> None:
+    faults = CorruptChunk(at_s=1, host="@preemptible/0", count=1), KillHost(at_s=2, host="spot-1")
+    _, armed, cluster = carried_out(*faults)
+    struck: list[AnyFault] = []
+    armed.on_strike = lambda fault, how: struck.append(fault)
+    cluster.waiting[0]()
+    assert armed.resolve("@preemptible/0") == "spot-2"
+    assert struck == [CorruptChunk(at_s=1, host="spot-1", count=1)]
+
+
 def test_notice_is_left_to_cluster_and_storm_strikes_repeatedly() -> None:
     done, armed, _ = carried_out(
         Notice(at_s=1, host="spot-2", notice_s=30),
