@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -323,6 +323,27 @@ async def test_overloaded_registry_is_asked_until_it_answers(
         assert await head.ask("later", Poke(), Done) == Done()
         assert other.system.names._unable == ""
         await asyncio.gather(*flood, return_exceptions=True)
+
+
+async def test_registry_without_space_is_reported_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    claims = 0
+
+    class Full(Registry):
+        async def _fence(self, _claims: Sequence[ClaimNames]) -> bool:
+            nonlocal claims
+            claims += 1
+            self._unable = "the registry takes no new names: no space"
+            return False
+
+    async with TestSystem(tmp_path) as head, TestSystem(tmp_path, node="other", join=head) as other:
+        head.kill(REGISTRY)
+        head.spawn(REGISTRY, lambda: Full(lambda: TEST_LIMITS.lease_s))
+        other.spawn("named", Named)
+        await until(lambda: claims >= 6)  # of two systems
+        reports = [line for line in caplog.messages if "are not found by name: the registry" in line]
+        assert 1 <= len(reports) <= 2, "one of each system"
 
 
 async def test_actor_ending_during_its_claim_loses_the_name(tmp_path: Path) -> None:

@@ -49,7 +49,7 @@ def publication(drafts: list[Draft], told: list[object] | None = None) -> Sharde
         if told is not None:
             told.append(message)
 
-    ctx = SimpleNamespace(offload=offload, tell=tell, log=logging.getLogger(__name__))
+    ctx = SimpleNamespace(name="spot-1/transfer", offload=offload, tell=tell, log=logging.getLogger(__name__))
     images = SimpleNamespace(create=lambda *_: drafts.pop(0))
     versions = SimpleNamespace(images=images, served=None, deltas=None)
     return ShardedPublication(
@@ -83,3 +83,18 @@ async def test_version_is_given_up_when_two_ranks_wrote_the_same_bytes() -> None
     assert draft.abandoned
     assert [type(message) for message in told] == [PartLost]
     assert not (await parts.written(twice)).answered, "the ranks may write it anew"
+
+
+@pytest.mark.parametrize(("first", "pulled"), [("spot-1/transfer", [7]), ("spot-2/transfer", [])])
+async def test_first_owner_alone_pulls_the_parts_of_the_others_for_the_disk(
+    first: str, pulled: list[int]
+) -> None:
+    parts, begun = publication([]), list[int]()
+    manifest = SimpleNamespace(version=7, owners=("spot-1/transfer", "spot-2/transfer"))
+    nothing = SimpleNamespace(add=lambda *_: None, before_part=lambda *_: None, begin_part=lambda *_: None)
+    parts._served = parts._deltas = cast(Any, nothing)
+    parts._assembly = cast(
+        Any, SimpleNamespace(begin=lambda manifest, _chunks: begun.append(manifest.version))
+    )
+    parts._serve(cast(Any, manifest), b"", (), first)
+    assert begun == pulled
