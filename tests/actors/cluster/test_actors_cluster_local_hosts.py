@@ -4,11 +4,14 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
+from gleaner.actors.cluster import local_hosts
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.cluster.local_hosts import Join, LocalHosts
-from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.protocol.cluster import JobSpec, StopNode
 from gleaner.configs import load
-from gleaner.supervisor import ProcessExit, ProcessSpec, Restarted
+from gleaner.supervisor import Actor, ProcessExit, ProcessSpec, Restarted, handles
 from gleaner.supervisor.machine import RealMachine
 from gleaner.supervisor.testing import TestSystem
 from gleaner.transport.wire import Peer
@@ -100,3 +103,31 @@ async def test_only_unrequested_ends_of_node_agents_are_restarts(
             assert restarts[-1] == Restarted("spot-1/agent", "exit 3: no memory", life)
         machine.children["spot-1"].end(ProcessExit(0, None))
         await hosts.stop()
+
+
+async def test_hosts_are_stopped_by_an_order_and_by_force_where_that_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(local_hosts, "ORDER_S", 0.2)
+    ordered: list[str] = []
+    freed: list[str] = []
+    async with TestSystem(tmp_path) as test:
+        machine = PretendedMachine()
+        test.system.machine = machine
+        join = Join(Peer("tcp://127.0.0.1:1"), "127.0.0.1")
+        hosts = LocalHosts(test.system, join, lambda _job, name: freed.append(name), lambda _restarted: None)
+
+        class Agent(Actor):
+            @handles(StopNode)
+            async def stop(self, _message: StopNode) -> None:
+                ordered.append(self.ctx.name)
+                machine.children["spot-1"].end(ProcessExit(0, None))
+
+        test.spawn("spot-1/agent", Agent)
+        for name in ("spot-1", "spot-2"):
+            hosts.start(name, job(tmp_path))
+        await hosts.stop()
+        assert ordered == ["spot-1/agent"]
+        assert hosts.running() == []
+        assert {"spot-1", "spot-2"} <= set(freed)
+        assert all(child.exit == ProcessExit(0, None) for child in machine.children.values())
