@@ -262,7 +262,8 @@ class RewardHostState(msgspec.Struct, frozen=True, kw_only=True):
 
 class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     """An active batch: items expected, arrived and scored; waiting and running ones; seconds since it began;
-    seconds from now until it can be complete if nothing queued (None: unknown)."""
+    seconds from now until it can be complete if nothing queued (None: unknown); seconds by which a plan may
+    delay it (None: unknown, or no planner)."""
 
     name: str
     expected: int
@@ -272,6 +273,7 @@ class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     running: int
     age_s: float
     complete_in_s: float | None
+    tolerated_s: float | None = None
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):

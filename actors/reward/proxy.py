@@ -41,7 +41,7 @@ from gleaner.actors.reward.journal import RewardJournal
 from gleaner.actors.reward.learnt_limits import LearntLimits
 from gleaner.actors.reward.local_services import WORKERS, ServedProblems, ServedPrograms
 from gleaner.actors.reward.local_workers import LocalWorkers
-from gleaner.actors.reward.planning.choice import STATIC
+from gleaner.actors.reward.planning.choice import CHECKS, STATIC
 from gleaner.actors.reward.pool import PoolFailed
 from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
@@ -272,7 +272,9 @@ class RewardProxy(Actor):
 
     @handles(RewardStatus)
     async def status(self, message: RewardStatus) -> RewardState:
-        return state_of(self._dispatch, self._scaling.planned, self.ctx.now(), message.request)
+        planner = self._limits.planner
+        delay_s = planner.max_delay_s if planner.kind in CHECKS else None
+        return state_of(self._dispatch, self._scaling.planned, self.ctx.now(), message.request, delay_s)
 
     # -- reward hosts --
 

@@ -13,13 +13,20 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
+from gleaner.actors.reward.planning.tolerated_delay import tolerated_s
 
 WAITS, RUNS, SCORED, UNKNOWN = "waits", "runs", "has its verdict", "is not here"
 
 
-def state_of(dispatch: ItemDispatch, planned: dict[str, int], now_s: float, request: str = "") -> RewardState:
-    """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last
-    plan."""
+def state_of(
+    dispatch: ItemDispatch,
+    planned: dict[str, int],
+    now_s: float,
+    request: str = "",
+    max_delay_s: float | None = None,
+) -> RewardState:
+    """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last plan.
+    max_delay_s: of a batch, by the planner; None: it tolerates none, or there is no planner."""
     running = Counter(item.stage for item in dispatch if item.host)
     by_batch = Counter((item.batch, bool(item.host)) for item in dispatch)
     return RewardState(
@@ -54,6 +61,11 @@ def state_of(dispatch: ItemDispatch, planned: dict[str, int], now_s: float, requ
                 running=by_batch[batch.name, True],
                 age_s=now_s - batch.origin_s,
                 complete_in_s=batch.complete_s - now_s if math.isfinite(batch.complete_s) else None,
+                tolerated_s=(
+                    tolerated_s(max_delay_s, batch.complete_s - batch.origin_s)
+                    if max_delay_s is not None and math.isfinite(batch.complete_s)
+                    else None
+                ),
             )
             for batch in dispatch.batches.active()
         ],

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
-from gleaner.rlctl.commands import reward_serve, reward_state
+from gleaner.rlctl.commands import reward_serve, reward_state, reward_top
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_json, console, print_json
 from gleaner.rlctl.errors import OK, UNSCORED, CommandError, usage
 
@@ -34,13 +34,14 @@ problem or the settings cannot be used."""
 
 _ALL = """\
 Score one response as a job would (try), serve scores over HTTP to other trainers (serve), and show the reward
-tier of a running job: stages, hosts and batches (ps), and where one request is (tap). docs/rewards.md
-describes the tier."""
+tier of a running job: stages, hosts and batches (ps; top: live), and where one request is (tap).
+docs/rewards.md describes the tier."""
 
 _ALL_EXAMPLES = """\
   rlctl reward try problem.json answer.txt --config job.toml
   rlctl reward serve job.toml --listen 127.0.0.1:8900
   rlctl reward ps
+  rlctl reward top
   rlctl reward tap step-12/3/1"""
 
 _EXAMPLES = """\
@@ -61,6 +62,7 @@ def add(commands: Subparsers) -> None:
     parser = add_command(commands, "reward", try_, description=_ALL, examples=_ALL_EXAMPLES)
     kinds = cast(Subparsers, parser.add_subparsers(dest="what", required=True, metavar="COMMAND"))
     reward_state.add(kinds)
+    reward_top.add(kinds)
     reward_serve.add(kinds)
     one = add_command(
         kinds, "try", try_, help="score one response", description=_DESCRIPTION, examples=_EXAMPLES

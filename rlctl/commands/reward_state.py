@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gleaner.rlctl.columns import Column, Styled, fitted
@@ -21,6 +23,8 @@ from gleaner.rlctl.errors import NOTHING, OK, nothing, usage
 from gleaner.rlctl.quantity_format import age
 
 if TYPE_CHECKING:  # their import takes longer than the help of the command
+    from rich.console import Group
+
     from gleaner.actors.protocol.reward import ItemState, RewardState
 
 _PS = """\
@@ -29,8 +33,8 @@ Show the reward tier of a running job: its stages, its hosts, and the batches wh
 Where several jobs share a service (--url), each has a row: what of it waits and runs, and what it used.
 
 WORKERS are those that get items now, MOST those that the hosts can have, PLANNED those of the last plan
-(reward.planner). A batch is complete in DUE if nothing queues, as the last one of its kind foresees; the
-batch with the earliest time comes first."""
+(reward.planner). A batch is complete in DUE if nothing queues, as the last one of its kind foresees (the
+paper's T); the batch with the earliest time comes first. DELAY is what a plan may delay it (D)."""
 
 _TAP = """\
 Show where one request is in the reward tier: whether it waits, behind how many others, or where it runs.
@@ -68,6 +72,7 @@ _BATCHES = (
     Column("RUNNING", right=True),
     Column("AGE", right=True),
     Column("DUE", right=True),
+    Column("DELAY", right=True),
 )
 _JOBS = (
     Column("JOB"),
@@ -90,16 +95,22 @@ def add(kinds: Subparsers) -> None:
     tapped = add_command(
         kinds, "tap", tap, help="show where one request is", description=_TAP, examples=_TAP_EXAMPLES
     )
-    shown.add_argument(
+    add_place(shown)
+    tapped.add_argument("request", metavar="REQUEST", help="id of a request")
+    add_cluster(tapped)
+    add_json(tapped)
+
+
+def add_place(parser: argparse.ArgumentParser) -> None:
+    """Declare where the reward tier is, and `--json`."""
+    parser.add_argument(
         "--url",
         default="",
         metavar="URL",
         help=f"of a reward service (rlctl reward serve); its API key is in {KEY_ENV}",
     )
-    tapped.add_argument("request", metavar="REQUEST", help="id of a request")
-    for parser in (shown, tapped):
-        add_cluster(parser)
-        add_json(parser)
+    add_cluster(parser)
+    add_json(parser)
 
 
 def ps(args: argparse.Namespace) -> int:
@@ -109,16 +120,23 @@ def ps(args: argparse.Namespace) -> int:
         print_json(state)
         return OK
     out = console()
+    out.print(tables(state, out.width))
+    return OK
+
+
+def tables(state: RewardState, width: int, problem: str = "") -> Group:
+    """All tables that have rows. problem: why this state is not the newest, "" for none."""
+    from rich.console import Group
+    from rich.text import Text
+
     shown = (
         (_STAGES, stages(state)),
         (_HOSTS, hosts(state)),
         (_JOBS, jobs(state)),
         (_BATCHES, batches(state)),
     )
-    for columns, rows in shown:
-        if rows:
-            out.print(fitted(columns, rows, out.width))
-    return OK
+    drawn = [fitted(columns, rows, width) for columns, rows in shown if rows]
+    return Group(*([Text(problem, style="red")] if problem else []), *drawn)
 
 
 def tap(args: argparse.Namespace) -> int:
@@ -198,6 +216,7 @@ def batches(state: RewardState) -> list[Sequence[str]]:
             str(one.running),
             age(one.age_s),
             "-" if one.complete_in_s is None else age(one.complete_in_s),
+            "-" if one.tolerated_s is None else f"{one.tolerated_s:.2g} s",
         )
         for one in due_last
     ]
@@ -241,18 +260,35 @@ def _served(url: str) -> RewardState:
 
 
 def _asked(args: argparse.Namespace, request: str = "") -> RewardState:
-    if url := getattr(args, "url", ""):
-        return _served(url)
-
     async def ask() -> RewardState:
-        from gleaner.actors.names import REWARD
-        from gleaner.actors.protocol.reward import RewardState, RewardStatus
-        from gleaner.supervisor import AskFailed
+        async with asking(args, request) as poll:
+            return await poll()
 
-        async with chosen_cluster(args) as cluster:
+    return run_async(ask())
+
+
+@contextlib.asynccontextmanager
+async def asking(
+    args: argparse.Namespace, request: str = ""
+) -> AsyncIterator[Callable[[], Awaitable[RewardState]]]:
+    """Something that asks for the state once a call. Raises CommandError, as its calls do."""
+    if url := getattr(args, "url", ""):
+
+        async def served() -> RewardState:
+            return await asyncio.to_thread(_served, url)
+
+        yield served
+        return
+    from gleaner.actors.names import REWARD
+    from gleaner.actors.protocol.reward import RewardState, RewardStatus
+    from gleaner.supervisor import AskFailed
+
+    async with chosen_cluster(args) as cluster:
+
+        async def asked() -> RewardState:
             try:
                 return await cluster.ask(REWARD, RewardStatus(request=request), expect=RewardState)
             except AskFailed as problem:
                 raise nothing(f"no job scores here now: {problem}") from problem
 
-    return run_async(ask())
+        yield asked

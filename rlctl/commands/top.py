@@ -3,12 +3,7 @@
 import argparse
 import asyncio
 import contextlib
-import os
 import sys
-import termios
-import tty
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -30,6 +25,7 @@ from gleaner.rlctl.commands.terminal import (
     print_json,
     run_async,
 )
+from gleaner.rlctl.commands.terminal_keys import typed_keys
 from gleaner.rlctl.errors import OK, usage
 from gleaner.supervisor import AskFailed
 
@@ -141,7 +137,10 @@ async def _live(cluster: Cluster, args: argparse.Namespace) -> None:
         wake.set()
 
     board = await _board(cluster, meter, deadline(args))
-    with _keys(pressed), Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live:
+    with (
+        typed_keys(pressed),
+        Live(console=out, screen=True, auto_refresh=False, vertical_overflow="crop") as live,
+    ):
         while not view.over:
             live.update(render(board, view.sort, out.width, out.height), refresh=True)
             wake.clear()
@@ -166,30 +165,3 @@ class _View:
         for key in keys.lower():
             self.over = self.over or key == "q"
             self.sort = KEYS.get(key, self.sort)
-
-
-@contextmanager
-def _keys(pressed: Callable[[str], None]) -> Iterator[None]:
-    """Call `pressed` with the typed keys, unbuffered and without echo; does nothing without a terminal."""
-    if not sys.stdin.isatty():
-        yield
-        return
-    terminal = sys.stdin.fileno()
-    before = termios.tcgetattr(terminal)
-    loop = asyncio.get_running_loop()
-    tty.setcbreak(terminal)
-
-    def typed() -> None:
-        try:
-            keys = os.read(terminal, 64)
-        except OSError:  # the terminal was closed
-            keys = b""
-        pressed(keys.decode(errors="ignore") or "q")
-
-    loop.add_reader(terminal, typed)
-    try:
-        yield
-    finally:
-        loop.remove_reader(terminal)
-        with contextlib.suppress(termios.error):  # the terminal was closed
-            termios.tcsetattr(terminal, termios.TCSADRAIN, before)

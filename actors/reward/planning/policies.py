@@ -18,13 +18,12 @@ from gleaner.actors.reward.planning.forecast import BatchHistory, OpenBatch, for
 from gleaner.actors.reward.planning.items import Items, Stage, joined
 from gleaner.actors.reward.planning.queue_model import Order, TimeoutCheck, most_at_once
 from gleaner.actors.reward.planning.search import limits_of, plan
+from gleaner.actors.reward.planning.tolerated_delay import tolerated_s
 
 SHARED = ""
 """Name of the pool that all jobs share; a dedicated one has the name of its job."""
 Workers = tuple[int, ...]
 """Of each stage."""
-DELAY_SHARE = 0.01
-"""A batch is never delayed by a larger share of its duration: a short one shall not pay seconds."""
 DOWN_WINDOW_S, TOLERANCE = 300.0, 0.1  # defaults of Kubernetes' autoscaler
 
 
@@ -105,7 +104,7 @@ class Planned:
 
     def _tolerated_s(self, batch: ActiveBatch, items: Items) -> float:
         earliest_s = float(items.earliest_s().max(initial=batch.open.origin_s))
-        return min(self._max_delay_s, DELAY_SHARE * (earliest_s - batch.open.origin_s))
+        return tolerated_s(self._max_delay_s, earliest_s - batch.open.origin_s)
 
     def _foreseen(self, batch: ActiveBatch, now_s: float) -> Items:
         return forecast(batch.open, batch.history, self._stages, now_s, self._rng)

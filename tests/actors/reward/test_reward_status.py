@@ -2,6 +2,7 @@
 
 import argparse
 import asyncio
+import math
 
 import pytest
 
@@ -52,6 +53,17 @@ async def test_state_shows_what_waits_runs_and_has_ended() -> None:
     assert line_of(ended) == "a has its verdict"
     assert gone is not None
     assert line_of(gone) == "x is not here"
+
+
+async def test_state_has_the_delay_that_a_plan_tolerates() -> None:
+    dispatch = ItemDispatch(["score"], 100, 2)
+    for name in ("long", "short", "new"):
+        dispatch.batches.hint(name, 4, 0.0)
+    for batch in dispatch.batches.active():
+        batch.complete_s = {"long": 1000.0, "short": 100.0}.get(batch.name, math.inf)
+    found = {one.name: one.tolerated_s for one in state_of(dispatch, {}, 20.0, max_delay_s=5.0).batches}
+    assert found == {"long": 5.0, "short": 1.0, "new": None}
+    assert {one.tolerated_s for one in state_of(dispatch, {}, 20.0).batches} == {None}
 
 
 async def test_item_waits_behind_those_of_earlier_batches() -> None:

@@ -1,4 +1,4 @@
-"""The keys of `rlctl top`: immediate effect; a closed terminal ends the view."""
+"""Keys of live views: immediate effect; a closed terminal ends the view."""
 
 import asyncio
 import os
@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from gleaner.rlctl.commands import top
+from gleaner.rlctl.commands.terminal_keys import typed_keys
 
 
 async def test_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -15,7 +15,7 @@ async def test_closed_terminal_counts_as_quit(monkeypatch: pytest.MonkeyPatch) -
     keys: list[str] = []
     with os.fdopen(slave, "r") as terminal:
         monkeypatch.setattr(sys, "stdin", terminal)
-        with top._keys(keys.append):
+        with typed_keys(keys.append):
             os.write(master, b"m")
             while not keys:
                 await asyncio.sleep(0.01)
