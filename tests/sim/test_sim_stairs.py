@@ -8,6 +8,7 @@ import pytest
 from gleaner.actors.protocol.balancer import InstanceHalved
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.rollout import TakeGroups
+from gleaner.actors.protocol.training import HalveSeeding
 from gleaner.actors.training.records import Step
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
@@ -15,6 +16,7 @@ from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.message_hooks import ObservedMessage
+from gleaner.sim.models.engine_host import SimEngineHost
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.models.lengths import LengthLaw
@@ -127,3 +129,18 @@ def test_step_begins_anew_after_a_kill_on_a_stair(kind: str) -> None:
         assert any(step.stair_s is not None for step in steps_of(outcome)), f"seed {seed}"
         hits += killed
     assert sum(hits) >= 4, "too few faults: this shows nothing"
+
+
+def test_engine_that_cannot_halve_is_asked_once_and_leaves_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(SimEngineHost, "halves", property(lambda _host: False))
+    cluster, asked = SimCluster(setup(["seeding.stairs=paper"])), list[HalveSeeding]()
+
+    def look(seen: ObservedMessage) -> None:
+        if seen.direction != "in" and isinstance(seen.message, HalveSeeding):  # sent within a process
+            asked.append(seen.message)
+
+    cluster.watch(look)
+    steps = steps_of(ended(cluster))
+    assert len(steps) == 4
+    assert {step.stair_s for step in steps} == {None}
+    assert len(asked) == 1

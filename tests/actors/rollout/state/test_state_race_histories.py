@@ -209,6 +209,16 @@ def test_group_is_not_closed_with_no_samples_or_one_sample_twice() -> None:
     assert state.snapshot().batches[0].closed == ()
 
 
+def test_event_of_a_batch_that_is_not_open_is_refused() -> None:
+    world = RacingWorld(random.Random(1), drop_uniform=False)
+    for event in (
+        GroupsKept(batch="step-1", groups=(0,)),
+        GroupsDropped(batch="step-1", groups=(0,), why="s"),
+    ):
+        assert RolloutState().apply(event).refused == ["unknown_batch"]
+        assert world.state.log.batches == {}
+
+
 def test_group_with_a_negative_number_is_refused() -> None:
     world = RacingWorld(random.Random(1), drop_uniform=False)
     world.apply(world.submission())
