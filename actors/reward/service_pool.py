@@ -19,7 +19,7 @@ from gleaner.supervisor import Overloaded
 CALLS = 32
 """Calls under way at a time for each of `reward.workers`."""
 READ_S = 60.0
-"""Longest time of the worker for one text or problem: then it hangs."""
+"""Longest time of the worker for one text, whatever the settings allow for a problem: then it hangs."""
 
 
 class ServiceUnusable(ValueError):

@@ -48,7 +48,8 @@ class StageLimits:
 
     workers: of each stage, one at least. pool: of each pool, whatever its number of workers. limits_s: of a
     worker for one item, by stage. verdict_s: of one verdict, with everything that may happen to workers;
-    later ones are reported. staged: whether items pass several stages, on this host or elsewhere.
+    later ones are reported. staged: whether items pass several stages, on this host or elsewhere. read_s: of
+    the worker that makes a text, where a service scores.
     """
 
     workers: Mapping[str, int]
@@ -56,6 +57,7 @@ class StageLimits:
     verdict_s: float
     limits_s: Mapping[str, float] = field(default_factory=dict)
     staged: bool = False
+    read_s: float = READ_S
 
     @staticmethod
     def of(reward: Reward, pipelines: Pipelines, workers: Mapping[str, int]) -> "StageLimits":
@@ -66,6 +68,7 @@ class StageLimits:
             verdict_s=reward.verdict_s,
             limits_s={stage.name: stage.timeout_s for stage in pipelines.stages},
             staged=reward.stages.separate,
+            read_s=min(reward.problem_s, READ_S),
         )
 
 
@@ -198,5 +201,5 @@ def _own_limits(limits: StageLimits, stage: str, *, served: bool) -> PoolLimits:
     """Those of the processes of a stage. served: a service scores, and one process makes its texts."""
     deadline_s = limits.limits_s.get(stage, limits.pool.deadline_s)
     if served:
-        return replace(limits.pool, workers=1, deadline_s=min(deadline_s, READ_S))
+        return replace(limits.pool, workers=1, deadline_s=min(deadline_s, limits.read_s))
     return replace(limits.pool, workers=limits.workers[stage], deadline_s=deadline_s)

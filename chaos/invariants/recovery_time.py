@@ -40,7 +40,7 @@ class RecoversInTime(Check):
         self._replaced_s = MAX_BACKOFF_S
         self._moves_s = config.rollout.deadline_s + REREGISTER_S + REGISTER_DEADLINE_S
         if config.reward.share.with_:  # the one process that makes texts may hang, then a call is made again
-            self._moves_s += min(config.reward.worker_s, READ_S) + 2 * LONGEST_WAIT_S
+            self._moves_s += min(config.reward.problem_s, READ_S) + 2 * LONGEST_WAIT_S
         self._moved_s = 0.0
         self._found: set[tuple[str, str]] = set()
 

@@ -268,7 +268,8 @@ class Reward(Section, frozen=True, kw_only=True):
 
     @property
     def problem_s(self) -> float:
-        """The same for a problem: neither a service nor a judge has a part in it."""
+        """The same for a problem, and for a text that a service scores: neither a service nor a judge has a
+        part in them."""
         return 4 * max(self.deadline_s, self.function.deadline_s)
 
     @property

@@ -7,9 +7,13 @@ from small_service import KEY, Service
 
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward.service_pool import READ_S
+from gleaner.actors.reward.stage_pools import StageLimits, _own_limits
+from gleaner.actors.reward.stages import SCORE, Pipelines
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers.port import BadVerifier
 from gleaner.actors.reward.verifiers.shared_service import SharedVerifier
+from gleaner.configs.load import load
 from gleaner.configs.schema import Share
 
 TWO = Entry(question="1+1?", answer="2", info={"level": 3})
@@ -74,6 +78,17 @@ async def test_unusable_share_is_refused_at_the_start(service: Service) -> None:
         SharedVerifier("sums", Share(with_="cluster"), "one").open()
     with pytest.raises(BadVerifier, match="no variable NO_KEY"):
         SharedVerifier("sums", Share(with_=service.url, key_env="NO_KEY"), "one").open()
+
+
+@pytest.mark.parametrize(("deadline_s", "reads_s"), [(2.0, 8.0), (60.0, READ_S)])
+def test_worker_that_makes_texts_has_no_more_time_than_for_a_problem(
+    deadline_s: float, reads_s: float
+) -> None:
+    settings = ["reward.share.with=http://127.0.0.1:1", f"reward.deadline_s={deadline_s:g}"]
+    config = load("quickstart", [*settings, "reward.share.deadline_s=600"])
+    limits = StageLimits.of(config.reward, Pipelines(config.task, config.reward), {SCORE: 4})
+    reader = _own_limits(limits, SCORE, served=True)
+    assert (reader.workers, reader.deadline_s) == (1, reads_s)
 
 
 async def test_problem_of_a_job_arrives_whole(service: Service) -> None:
