@@ -8,7 +8,7 @@ import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gleaner.rlctl.columns import Column, Styled, fitted
+from gleaner.rlctl.columns import Column, Styled, Table, fitted
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -125,7 +125,7 @@ def ps(args: argparse.Namespace) -> int:
 
 
 def tables(state: RewardState, width: int, problem: str = "") -> Group:
-    """All tables that have rows. problem: why this state is not the newest, "" for none."""
+    """All tables that have rows, a line apart. problem: why this state is not the newest, "" for none."""
     from rich.console import Group
     from rich.text import Text
 
@@ -135,8 +135,12 @@ def tables(state: RewardState, width: int, problem: str = "") -> Group:
         (_JOBS, jobs(state)),
         (_BATCHES, batches(state)),
     )
-    drawn = [fitted(columns, rows, width) for columns, rows in shown if rows]
-    return Group(*([Text(problem, style="red")] if problem else []), *drawn)
+    drawn: list[Table | Text] = [Text(problem, style="red")] if problem else []
+    for columns, rows in shown:
+        if rows:
+            drawn += [Text()] if drawn else []
+            drawn.append(fitted(columns, rows, width))
+    return Group(*drawn)
 
 
 def tap(args: argparse.Namespace) -> int:
