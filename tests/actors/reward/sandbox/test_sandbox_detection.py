@@ -1,5 +1,8 @@
 """Detection of a host's isolation: the better mode is tried first; scoring fails if none works."""
 
+import tempfile
+from pathlib import Path
+
 import pytest
 
 from gleaner.actors.reward.sandbox import detection
@@ -62,3 +65,28 @@ def test_each_root_sandbox_has_its_own_user(
     first.release()
     assert Host(Isolation.LANDLOCK, 7).confinement([]).uid == uids[0]
     second.release()
+
+
+@pytest.mark.parametrize(
+    ("folder", "file", "of_folder", "of_file"),
+    [
+        (0o755, 0o644, True, True),
+        (0o711, 0o644, True, True),  # searched, not listed: enough to read what is in it
+        (0o744, 0o644, False, False),
+        (0o755, 0o640, True, False),
+        (0o755, 0o711, True, False),  # a file that others may run and not read
+    ],
+)
+def test_path_is_reachable_when_others_may_search_its_folders_and_read_it(
+    folder: int, file: int, of_folder: bool, of_file: bool
+) -> None:
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as root:  # pytest's own folders are private
+        Path(root).chmod(0o755)
+        inner = Path(root) / "inner"
+        inner.mkdir()
+        content = inner / "content"
+        content.touch()
+        content.chmod(file)
+        inner.chmod(folder)
+        assert detection._reachable(str(inner)) is of_folder
+        assert detection._reachable(str(content)) is of_file
