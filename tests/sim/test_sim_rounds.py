@@ -26,6 +26,8 @@ SMALL = [
 ]
 TAIL = [*SMALL, "rounds.mode=tail", "rounds.prompts_factor=1.5"]
 EXACT = [*TAIL, "job.exact=true"]
+FEW = range(3)
+MANY = [pytest.param(range(at, at + 50), marks=pytest.mark.long) for at in range(0, 200, 50)]
 
 
 def calm(settings: list[str]) -> Outcome:
@@ -67,16 +69,17 @@ def _mean(samples: Counter[tuple[int, int]]) -> float:
     return sum(tokens * times for (tokens, _), times in samples.items()) / samples.total()
 
 
-def test_exact_job_with_rounds_equals_calm_run_after_any_kill() -> None:
+@pytest.mark.parametrize("seeds", [FEW, *MANY], ids=str)
+def test_exact_job_with_rounds_equals_calm_run_after_any_kill(seeds: range) -> None:
     expected, kills = steps_of(calm(EXACT)), 0
-    for seed in range(3):
+    for seed in seeds:
         outcome, hit = harried(seed, EXACT)
         kills += hit
         assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
         assert audit(evidence(outcome)) == [], f"seed {seed}"
         for number, step in steps_of(outcome).items():
             assert step.root == expected[number].root, f"seed {seed}: other weights after step {number}"
-    assert kills >= 3, "too few faults: this shows nothing"
+    assert kills >= len(seeds), "too few faults: this shows nothing"
 
 
 @pytest.mark.long
