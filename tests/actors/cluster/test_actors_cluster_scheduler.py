@@ -320,6 +320,21 @@ async def test_ended_job_releases_hosts_and_runs_nothing(tmp_path: Path) -> None
         assert (await world.submit()).state == "done"
 
 
+async def test_waiting_events_of_an_ended_job_are_not_reported_to_the_next_one(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as test:
+        world = World(test)
+        await world.submit()
+        for node in ("first", "second"):  # there is no controller: the first event is being sent, one waits
+            await world.hello(node, test.spawn(f"{node}/agent", Idle))
+        await test.tell("cluster/scheduler", JobEnded(ok=True))
+        await until(lambda: StopFleet() in world.received)
+        await world.submit("next")
+        await world.hello("late", test.spawn("late/agent", Idle))
+        world.control()
+        await until(lambda: ("late", "joined") in world.seen)
+        assert world.seen.count(("second", "joined")) == 1
+
+
 async def test_failed_job_may_be_submitted_with_its_plan(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as test:
         world = World(test)

@@ -5,14 +5,20 @@ from pathlib import Path
 import msgspec
 
 from gleaner.actors.protocol.cluster import HostsUp, JobSpec, NodeSeen, WhoIsUp
+from gleaner.actors.protocol.rollout import RolloutFigures, RolloutStatus
 from gleaner.actors.training.controller import RLController
-from gleaner.actors.training.history import HistoryWriter, Node, read_history
+from gleaner.actors.training.history import HistoryWriter, Node, Sample, read_history
 from gleaner.configs.schema import Config
 from gleaner.supervisor.actor_test_kit import ActorTestKit
 
 JOB = JobSpec(run_id="job", run_dir="/r", model_dir="/m", config="")
 CONFIG = msgspec.convert({"training": {"backend": "own"}}, Config)
 """A trainer outside of the cluster: the controller asks none for a step."""
+
+FIGURES = (
+    "queued", "pending", "executing", "serving_reserved", "serving_preemptible", "tokens_collected",
+    "tokens_lost", "tokens_generated_twice", "requests_migrated", "requests_moved",
+)  # fmt: skip
 
 
 def up(*nodes: str) -> HostsUp:
@@ -34,3 +40,15 @@ def test_restarted_controller_records_hosts_that_it_did_not_see(tmp_path: Path) 
         kit.crash()
         kit.advance(0.1)
         assert nodes(path)[2:] == [("spot-1", "killed"), ("spot-3", "joined")]
+
+
+def test_fleet_sample_is_of_the_step_under_way(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    kit = ActorTestKit(lambda: RLController(JOB, CONFIG, HistoryWriter(path)))
+    kit.answer(WhoIsUp, up("spot-1"))
+    kit.answer(RolloutStatus, RolloutFigures(**dict.fromkeys(FIGURES, 2), refused={}))
+    with kit:
+        kit.advance(10.0)
+        samples = [one for one in read_history(path) if isinstance(one, Sample)]
+    assert {one.step for one in samples} == {1}
+    assert (samples[0].serving, samples[0].pending) == (4, 4)
