@@ -82,8 +82,8 @@ class SeedingEnds(Check):
     def _answer(self, fact: MessagePassed) -> None:
         """The manager sends an answer, or the trainer gets it."""
         if fact.direction == "out":
-            if self._taken_s is not None:
-                self._replied_s = fact.at_s
+            if self._taken_s is not None and self._replied_s is None:
+                self._replied_s = fact.at_s  # the same question, asked again, gets the same answer once more
         elif self._asked is not None:
             asked_s, wait_s = self._asked
             # the last one counts: others answer questions of an earlier life of the trainer

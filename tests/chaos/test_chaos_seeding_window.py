@@ -87,6 +87,14 @@ def test_training_before_a_stair_is_counted() -> None:
     assert judged(window(up(0.5, 3), serves(0.5, 3), *taken(1.0, 1.5), close_s=6.0)) != []
 
 
+def test_answer_that_is_sent_again_is_under_way_since_the_first_time() -> None:
+    ask, taken_in, reply, received = taken(1.0, 4.0)
+    served = [up(0.5, 3), ask, taken_in, serves(2.0, 3)]
+    again = [replace(reply, at_s=3.0), replace(received, at_s=5.0)]
+    assert judged(window(*served, replace(reply, at_s=2.0), *again, close_s=5.0)) == []
+    assert judged(window(*served, *again, close_s=5.0)) != []
+
+
 def test_answer_to_an_earlier_life_of_the_trainer_does_not_end_its_wait() -> None:
     """The manager was away: it answers first what a trainer asked that has died since."""
     asked, arrived, sent, got = (replace(fact, at_s=4.5) for fact in taken(0.0, PLAN_S))
