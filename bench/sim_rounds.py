@@ -51,12 +51,17 @@ class Job:
 
 
 def measure(mode: str, seed: int, steps: int) -> Job:
-    """Run RLBoost's setting with `rounds.mode` from its start to its end."""
+    """Run RLBoost's setting with `rounds.mode` from its start to its end.
+
+    Raises RuntimeError for a job that is not done: its figures would mean nothing.
+    """
     config = load("rlboost-14b", [f"job.steps={steps}", f"rounds.mode={mode}"])
     cluster = SimCluster(replace(setting_of(config, PRESETS["rlboost-14b"]), seed=seed))
     begun_cpu_s = time.process_time()
-    cluster.run()
+    outcome = cluster.run()
     cpu_s = time.process_time() - begun_cpu_s
+    if outcome.ended != "done":
+        raise RuntimeError(f"seed {seed}, rounds.mode={mode}: {outcome.ended}: {outcome.reason}")
     account = account_of(cluster.history, config.prices)
     made = account.collected + account.wasted.get("generated_twice", 0)
     return Job(mode, seed, cpu_s, cluster.loop.now_s, made)

@@ -275,7 +275,7 @@ def _asked(args: argparse.Namespace, request: str = "") -> RewardState:
 async def asking(
     args: argparse.Namespace, request: str = ""
 ) -> AsyncIterator[Callable[[], Awaitable[RewardState]]]:
-    """Something that asks for the state once a call. Raises CommandError, as its calls do."""
+    """A function that asks for the state, once a call. Raises CommandError, as its calls do."""
     if url := getattr(args, "url", ""):
 
         async def served() -> RewardState:

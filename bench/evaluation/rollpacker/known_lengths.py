@@ -28,7 +28,7 @@ KNOWN: Mapping[str, Callable[[Floats], Floats]] = {
     "every length": lambda lengths: lengths.ravel(),
 }
 """What is known of each request's length, from the lengths of the groups [groups, samples]. The first
-response costs nothing here; the mean stands for what an earlier epoch has shown of a problem."""
+response costs nothing here; an earlier epoch gives the mean of a problem's responses."""
 
 
 def batch(model: str, hard: int, seed: int) -> Floats:
