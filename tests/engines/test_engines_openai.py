@@ -201,7 +201,8 @@ def harmless(client: openai.OpenAI, model: str) -> None:
 
 
 def completion(client: openai.OpenAI, model: str) -> None:
-    assert client.completions.create(model=model, prompt="abc", max_tokens=8).choices[0].text
+    answer = client.completions.create(model=model, prompt="abc", max_tokens=8, temperature=0)
+    assert answer.choices[0].text
 
 
 def completion_streamed(client: openai.OpenAI, model: str) -> None:
@@ -242,9 +243,10 @@ def completion_echoed(client: openai.OpenAI, model: str) -> None:
 
 
 def responses(client: openai.OpenAI, model: str) -> None:
-    answer = client.responses.create(model=model, input="Spell abc.", max_output_tokens=16)
+    ask: dict[str, Any] = {"model": model, "input": "Spell abc.", "max_output_tokens": 16}
+    answer = client.responses.create(**ask, temperature=0)  # else the first token may be the last
     assert answer.output_text
-    with client.responses.stream(model=model, input="Spell abc.", max_output_tokens=16) as stream:
+    with client.responses.stream(**ask, temperature=0) as stream:
         kinds = [event.type for event in stream]
         ends = ("response.incomplete", "response.completed")  # the model may end before the limit
         assert kinds[0] == "response.created"
