@@ -17,6 +17,7 @@ from pathlib import Path
 import uvloop
 
 from gleaner.configs.schema import Config
+from gleaner.nodeagent import garbage
 from gleaner.nodeagent.exit_codes import FAILED, NO_STATE, CannotRun, NoSpace, as_cannot_run
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.supervisor import Limits, SqliteJournal
@@ -203,6 +204,7 @@ def run_process(main: Callable[[Shutdown], Coroutine[object, object, int]], name
         return await main(stop)
 
     logging.getLogger().addHandler(logging.NullHandler())  # nothing goes to stderr unasked
+    garbage.look_rarely()
     try:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(edge())

@@ -8,8 +8,9 @@ One core for all processes. The peer is the same warm worker process, asked for 
 ask of the manager's kind to the proxy, its queue, the message to a reward host, its pool, the worker's pipe,
 and the messages back (`bench.reward.tier`).
 
-The ratio is of processor time, of all processes together: on one core that is the ratio of the rates,
-whatever else the machine does meanwhile. Rounds alternate; the figures are medians.
+Both run on uvloop and look rarely for garbage, as the processes of a host do. The ratio is of processor time,
+of all processes together: on one core that is the ratio of the rates, whatever else the machine does
+meanwhile. Rounds alternate; the figures are medians.
 """
 
 import argparse
@@ -24,6 +25,7 @@ from collections.abc import Sequence
 
 import msgspec
 import psutil
+import uvloop
 
 from bench.reward.tier import HOST, tier, worker_of
 from gleaner.actors.names import REWARD
@@ -36,6 +38,7 @@ from gleaner.actors.reward.scoring_queue import TOGETHER
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
+from gleaner.nodeagent import garbage
 from gleaner.supervisor import Done
 
 HOSTS = (WORKERS, HOST)
@@ -131,11 +134,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--json", action="store_true", help="print JSON")
     args = parser.parse_args(argv)
+    garbage.look_rarely()
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     found: list[Rate] = []
     for verifier, items in (("code", args.items), ("math", 10 * args.items)):
         rounds = [
-            (asyncio.run(worker_us(verifier, items)), *asyncio.run(path_us(verifier, items)))
+            (uvloop.run(worker_us(verifier, items)), *uvloop.run(path_us(verifier, items)))
             for _ in range(args.rounds)
         ]
         worker, path, p99_ms = (statistics.median(column) for column in zip(*rounds, strict=True))
