@@ -11,6 +11,7 @@ def test_job_with_rounds_has_its_time_and_its_tokens() -> None:
     assert job.virtual_s > 60
     assert job.tokens > 10_000
     assert job.second_ms == pytest.approx(1e3 * job.cpu_s / job.virtual_s)
+    assert 0 < job.race_s < job.cpu_s
     assert job.token_us == pytest.approx(1e6 * job.cpu_s / job.tokens)
 
 
