@@ -6,7 +6,7 @@ is applied: a plan that was made for other hosts than there are now is dropped. 
 
 import asyncio
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -118,14 +118,17 @@ class WorkerScaling:
             self._resize(name, stage, workers)
 
     def _view(self) -> PlanWorkers:
-        batches = self._dispatch.batches.active()
+        batches, running_s = self._dispatch.batches.active(), self._running_s()
         histories: dict[str, BatchHistory] = {}
         for batch in batches:
             if (history := self._dispatch.batches.history(batch.kind)) is not None:
                 histories[batch.kind] = history
         return PlanWorkers(
             stages=[self._stage(stage) for stage in self._stages],
-            batches=[self._batch(batch, batch.kind in histories) for batch in batches],
+            batches=[
+                self._batch(batch, batch.kind in histories, running_s.get(batch.name, {}))
+                for batch in batches
+            ],
             histories=[
                 HistoryPlanned(
                     name=name,
@@ -150,25 +153,25 @@ class WorkerScaling:
             queued=items.waiting_in(stage.name),
         )
 
-    def _batch(self, batch: RewardBatch, known: bool) -> BatchPlanned:
-        now_s = self._ctx.now()
-        numbers = {stage.name: number for number, stage in enumerate(self._stages)}
-        queued = [0] * len(self._stages)
-        running_s: list[list[float]] = [[] for _ in self._stages]
-        for item in self._dispatch:
-            if item.batch != batch.name:
-                continue
-            number = numbers[item.stage]
-            if item.host:
-                running_s[number].append(max(now_s - item.began_s, 0.0))
-            else:
-                queued[number] += 1
+    def _batch(
+        self, batch: RewardBatch, known: bool, running_s: Mapping[str, Sequence[float]]
+    ) -> BatchPlanned:
+        waiting = self._dispatch.items.waiting_of(batch.name)
         return BatchPlanned(
             name=batch.name,
-            origin_s=batch.origin_s - now_s,
+            origin_s=batch.origin_s - self._ctx.now(),
             expected=max(batch.expected, batch.arrived),
             arrived=batch.arrived,
-            queued=queued,
-            running_s=running_s,
+            queued=[waiting.get(stage.name, 0) for stage in self._stages],
+            running_s=[list(running_s.get(stage.name, ())) for stage in self._stages],
             history=batch.kind if known else "",
         )
+
+    def _running_s(self) -> dict[str, dict[str, list[float]]]:
+        """For how long each item of a host has been there, by batch and stage. What waits is counted where it
+        waits: that may be 100,000 items, and the proxy answers nothing while it counts them."""
+        now_s = self._ctx.now()
+        found: dict[str, dict[str, list[float]]] = {}
+        for item in self._dispatch.items.running():
+            found.setdefault(item.batch, {}).setdefault(item.stage, []).append(max(now_s - item.began_s, 0.0))
+        return found

@@ -7,6 +7,7 @@ Pure: times are arguments.
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 
 from gleaner.actors.reward.assignment.jobs import RewardJobs, TooMany
 from gleaner.actors.reward.planning.queues import BatchQueues
@@ -88,6 +89,7 @@ class OpenItems:
         self._items: dict[str, RewardItem] = {}
         self._queues: dict[str, dict[str, BatchQueues[RewardItem]]] = {}  # by stage and job
         self._waiting: dict[str, dict[str, int]] = {}  # the same; queues also hold items that were dropped
+        self._of_batch: dict[str, dict[str, int]] = {}  # items that wait, by batch and stage
         self._all_waiting = 0
         self._running: dict[str, dict[str, RewardItem]] = {}  # by host
         self._dropped = 0  # items in the queues that wait no more, since these were rebuilt
@@ -114,6 +116,14 @@ class OpenItems:
     def jobs_waiting_in(self, stage: str) -> list[str]:
         """The jobs of those."""
         return list(self._waiting.get(stage, {}))
+
+    def waiting_of(self, batch: str) -> Mapping[str, int]:
+        """Items of a batch that no host has, by stage; of stages without any there is no entry."""
+        return self._of_batch.get(batch, {})
+
+    def running(self) -> Iterator[RewardItem]:
+        """What any host has."""
+        return chain.from_iterable(held.values() for held in self._running.values())
 
     def running_on(self, host: str) -> list[RewardItem]:
         """What this host has, the oldest first."""
@@ -186,6 +196,8 @@ class OpenItems:
         self._into_queue(item)
         waiting = self._waiting.setdefault(item.stage, {})
         waiting[item.job] = waiting.get(item.job, 0) + 1
+        of_batch = self._of_batch.setdefault(item.batch, {})
+        of_batch[item.stage] = of_batch.get(item.stage, 0) + 1
         self._all_waiting += 1
         self._jobs.get(item.job).queued += 1
 
@@ -201,6 +213,12 @@ class OpenItems:
         if not waiting[item.job]:
             del waiting[item.job]
             del self._queues[item.stage][item.job]  # what it still holds was dropped
+        of_batch = self._of_batch[item.batch]
+        of_batch[item.stage] -= 1
+        if not of_batch[item.stage]:
+            del of_batch[item.stage]
+            if not of_batch:
+                del self._of_batch[item.batch]
 
     def _rebuild(self) -> None:
         """Queues without dropped items: these must not outlive their request by much."""

@@ -1,6 +1,7 @@
 """Assignment of reward items: order, credit, places that are kept, and counts that stay true."""
 
 import random
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -76,7 +77,7 @@ def test_counts_stay_true_under_any_order_of_events(seed: int) -> None:
     rng, items, number = random.Random(seed), OpenItems(50), 0
     running: list[RewardItem] = []
     for _ in range(200):
-        match rng.randrange(5):
+        match rng.randrange(6):
             case 0 if items.waiting < 50:
                 items.add(item(f"i{number}", f"b{number % 3}", float(number), rng.choice(STAGES)))
                 number += 1
@@ -93,9 +94,18 @@ def test_counts_stay_true_under_any_order_of_events(seed: int) -> None:
                 victim = rng.choice([one.id for one in items])
                 items.drop([victim])
                 running = [one for one in running if one.id != victim]
+            case 5 if len(items):
+                moved = rng.choice(list(items))
+                items.move(moved, rng.choice(STAGES))
+                running = [one for one in running if one is not moved]
         on_hosts = [*items.running_on("h0"), *items.running_on("h1")]
         assert sorted(one.id for one in on_hosts) == sorted(one.id for one in running)
         assert items.waiting + len(running) == len(items)
+        assert sorted(one.id for one in items.running()) == sorted(one.id for one in running)
+        waits = Counter((one.batch, one.stage) for one in items if not one.host)
+        for batch in ("b0", "b1", "b2"):
+            expected = {stage: waits[batch, stage] for stage in STAGES if waits[batch, stage]}
+            assert items.waiting_of(batch) == expected
 
 
 def test_dropped_items_do_not_pile_up_in_queues() -> None:
