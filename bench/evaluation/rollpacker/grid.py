@@ -33,8 +33,10 @@ RLBOOST = ("gleaner", "rounds")
 FEW_HOSTS = 2
 AUTO, RLBOOST_AUTO = ("auto", "auto-model"), ("rounds-auto", "rounds-auto-model")
 """Rounds by prediction, the second with a factor by prediction."""
-FEW_HARD, FEW_HARD_STEPS = 2, 12
-"""Two whole steps, and a period of a factor of 1.125, which is the best one for few hard prompts."""
+FEW_HARD, LONGER_STEPS = 2, 12
+"""Two whole steps, and a period of a factor of 1.125: the best one for few hard prompts, and the one that is
+planned for the largest model."""
+LARGEST = "32b-32k"
 FACTOR_STEPS = {1.125: 9, 1.25: PERIOD, 1.375: 11, 1.5: 9, 1.75: 7}
 """Steps of whole periods."""
 EPOCHS_STEPS = 12
@@ -75,13 +77,14 @@ def returning(hard: int, variant: str, seed: int) -> Cell:
 
 def chosen_of(model: str, variant: str, seed: int) -> Cell:
     """A model's job with rounds by prediction, or another variant of it."""
-    return alone(model, variant, seed, STEPS)
+    longer = model == LARGEST and variant == AUTO[1]
+    return alone(model, variant, seed, LONGER_STEPS if longer else STEPS)
 
 
 def chosen_by_share(hard: int, variant: str, seed: int) -> Cell:
     """The same with another share of hard prompts."""
     found = swept(hard, variant, seed)
-    steps = FEW_HARD_STEPS if hard == FEW_HARD else STEPS
+    steps = LONGER_STEPS if hard == FEW_HARD else STEPS
     return msgspec.structs.replace(found, steps=steps) if variant in AUTO else found
 
 
