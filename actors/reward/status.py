@@ -27,8 +27,9 @@ def state_of(
 ) -> RewardState:
     """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last plan.
     max_delay_s: of a batch, by the planner; None: it tolerates none, or there is no planner."""
-    running = Counter(item.stage for item in dispatch if item.host)
-    by_batch = Counter((item.batch, bool(item.host)) for item in dispatch)
+    items = dispatch.items  # what waits is not gone through: a live view asks each second
+    running = Counter(item.stage for item in items.running())
+    of_batch = Counter(item.batch for item in items.running())
     return RewardState(
         stages=[
             StageState(
@@ -36,7 +37,7 @@ def state_of(
                 workers=dispatch.hosts.workers(stage),
                 most=sum(host.most.get(stage, 0) for host in dispatch.hosts),
                 planned=planned.get(stage),
-                queued=dispatch.items.waiting_in(stage),
+                queued=items.waiting_in(stage),
                 running=running[stage],
                 item_s=dispatch.hosts.item_s(stage),
             )
@@ -57,8 +58,8 @@ def state_of(
                 expected=batch.expected,
                 arrived=batch.arrived,
                 scored=len(batch.arrivals_s),
-                queued=by_batch[batch.name, False],
-                running=by_batch[batch.name, True],
+                queued=sum(items.waiting_of(batch.name).values()),
+                running=of_batch[batch.name],
                 age_s=now_s - batch.origin_s,
                 complete_in_s=batch.complete_s - now_s if math.isfinite(batch.complete_s) else None,
                 tolerated_s=(
