@@ -55,7 +55,7 @@ ASKS_PER_S = 200
 HOST = "far/reward"
 WORKERS = 64
 """Of each stage, on that host."""
-PLANNER_S = 10.0
+PLANNER_S = 60.0
 """In which the planner's process is there."""
 
 
