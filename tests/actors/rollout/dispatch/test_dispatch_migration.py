@@ -71,6 +71,13 @@ async def until_ordered(ordered: Ordered) -> None:
             await asyncio.sleep(0.002)
 
 
+async def until_moved(rollout: Plane) -> None:
+    """The engines are held meanwhile: without that, a batch may end before its first abort arrives."""
+    async with asyncio.timeout(60):
+        while not (await rollout.figures()).requests_moved:
+            await asyncio.sleep(0.002)
+
+
 async def settled(rollout: Plane, expected: dict[str, bytes]) -> None:
     """The responses equal those of a calm run, and each token was generated once."""
     assert await rollout.responses() == expected
@@ -88,7 +95,7 @@ async def test_moved_requests_continue_from_their_last_token(
     async with plane(tmp_path, held=True) as rollout:
         hosts = [await rollout.host(name) for name in ("spot-1", "spot-2")]
         await rollout.submit()
-        await until_ordered(ordered)
+        await until_moved(rollout)
         await settled(rollout, calm)
         ordered_moves = sum(len(move.tickets) for move in ordered.moves)
         assert 1 <= (await rollout.figures()).requests_moved <= ordered_moves
