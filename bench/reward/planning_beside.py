@@ -56,7 +56,7 @@ HOST = "far/reward"
 WORKERS = 64
 """Of each stage, on that host."""
 PLANNER_S = 60.0
-"""In which the planner's process is there."""
+"""In which the planner's process is there, and has made its first plan of a phase."""
 
 
 class Answers(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,11 +164,14 @@ async def _asked(system: ActorSystem, epoch: str, seconds: float) -> list[float]
     return taken_ms
 
 
-async def _plans(proxy: PlannedProxy) -> None:
-    """One plan after the other."""
+async def _plans(proxy: PlannedProxy, made: asyncio.Event) -> None:
+    """One plan after the other. made: set by the first one."""
+    before = proxy.plans
     while True:
         proxy.plan_again()
         await asyncio.sleep(0.05)
+        if proxy.plans > before:
+            made.set()
 
 
 async def measure(items: int, batches: int, seconds: float, rounds: int) -> list[Answers]:
@@ -180,7 +183,11 @@ async def measure(items: int, batches: int, seconds: float, rounds: int) -> list
             raise RuntimeError(f"{proxy.open} items are open instead of {items}")
         for number in range(2 * rounds):
             before, phase = proxy.plans, ("idle", "planning")[number % 2]
-            planning = asyncio.ensure_future(_plans(proxy)) if number % 2 else None
+            planning, made = None, asyncio.Event()
+            if phase == "planning":
+                planning = asyncio.ensure_future(_plans(proxy, made))
+                async with asyncio.timeout(PLANNER_S):
+                    await made.wait()
             taken_ms = await _asked(system, epoch, seconds)
             if planning is not None:
                 planning.cancel()
