@@ -33,11 +33,6 @@ from gleaner.configs.schema import Config
 from gleaner.configs.trace import Trace
 
 
-def devices_of(inventory: Inventory) -> int:
-    """Devices over which engines spread a model; a host without GPUs counts as one."""
-    return max(1, len(inventory.gpus))
-
-
 class AdapterFactory(Protocol):
     """Each call makes a new object, for one life of one actor; its kept state is stored under its path."""
 
@@ -152,7 +147,7 @@ class RealAdapterFactory:
         if kind == "preemptible" and config.engine.kind != "builtin":
             from gleaner.actors.engine.servers.factory import Spread, server_host
 
-            copies = devices_of(self.inventory()) // width if width else 0
+            copies = self.inventory().devices // width if width else 0
             return server_host(config, spread=Spread(width, copies) if width else None)
         from gleaner.actors.engine.builtin.host import BuiltinHost
         from gleaner.actors.engine.builtin.settings import BuiltinSettings

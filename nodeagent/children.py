@@ -15,7 +15,6 @@ from gleaner.actors.cluster import job as places
 from gleaner.actors.names import CONTROLLER, STATE
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.configs.schema import Config
-from gleaner.nodeagent.adapters import devices_of
 from gleaner.nodeagent.engine_launcher import ENGINE, EngineLauncher
 from gleaner.nodeagent.exit_codes import HOPELESS, IN_USE, UnmetRequirements
 from gleaner.nodeagent.host import COMMIT_S, Bounds, ProcessLocation
@@ -237,7 +236,7 @@ class Children:
         widths = config.engine.widths
         if self._role != "preemptible" or not widths:
             return None
-        devices = devices_of(self._services.adapters.inventory())
+        devices = self._services.adapters.inventory().devices
         trial = WidthTrial(widths, devices, width, config.engine.start_s)
         if not trial.width:
             raise UnmetRequirements(

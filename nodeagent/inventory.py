@@ -4,14 +4,18 @@ A host without a GPU, or without a driver, is a normal host. Owns the queries, n
 """
 
 import logging
+import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Protocol
 
 import psutil
 import pynvml
 
 from gleaner.actors.protocol.cluster import Inventory
+
+CORE_GROUPS = "SGLANG_CPU_OMP_THREADS_BIND"
+"""SGLang's variable: the cores of each process of a server without GPUs, such as `0-31|32-63`."""
 
 log = logging.getLogger("nodeagent")
 
@@ -28,7 +32,11 @@ class Nvml(Protocol):
     def nvmlDeviceGetName(self, handle: object) -> str | bytes: ...
 
 
-def take_inventory(nvml: Nvml = pynvml, hostname: Callable[[], str] = socket.gethostname) -> Inventory:
+def take_inventory(
+    nvml: Nvml = pynvml,
+    hostname: Callable[[], str] = socket.gethostname,
+    environment: Mapping[str, str] = os.environ,
+) -> Inventory:
     """This host, now. Cores are those that this process may use."""
     try:
         cores = len(psutil.Process().cpu_affinity())
@@ -39,6 +47,7 @@ def take_inventory(nvml: Nvml = pynvml, hostname: Callable[[], str] = socket.get
         cores=cores,
         memory_bytes=psutil.virtual_memory().total,
         gpus=gpus(nvml),
+        core_groups=environment.get(CORE_GROUPS, "").count("|") + 1,
     )
 
 

@@ -91,6 +91,25 @@ def _settings(config: Config) -> Iterator[str]:
             Qwen3Config.load(config.model.path)
         except BadCheckpoint as problem:
             yield f"model.path: {problem}"
+            return
+    yield from _widths(config)
+
+
+def _widths(config: Config) -> Iterator[str]:
+    """Widths that cut a head or the columns of the MLP: a server would end at its start, or with its first
+    weights."""
+    of = Qwen3Config.load(config.model.path) if config.model.path else None
+    made = config.model
+    heads = of.num_attention_heads if of is not None else made.heads
+    kv_heads = of.num_key_value_heads if of is not None else made.kv_heads
+    columns = of.intermediate_size if of is not None else made.intermediate_size
+    for width in config.engine.widths:
+        shared = kv_heads % width == 0 or width % kv_heads == 0  # SGLang copies heads that are too few
+        if heads % width or columns % width or not shared:
+            yield (
+                f"engine.widths: {width} devices cannot share {heads} heads, {kv_heads} of keys and values, "
+                f"and {columns} columns of the MLP: leave {width} out"
+            )
 
 
 def _judge(config: Config) -> Iterator[str]:

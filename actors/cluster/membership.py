@@ -22,7 +22,7 @@ _MAY_RETURN = ("crashed", "not alive", "superseded")
 @dataclass(slots=True)
 class Member:
     """A host that sent a hello; `heard_s`: the time of the last one, `run_id`: the job whose part it ran
-    then, `devices`: its GPUs, 1 for none, `width`: that its engine was started with, 0 for none."""
+    then, `devices`: see `Inventory`, `width`: that its engine was started with, 0 for none."""
 
     role: str
     agent: Address
@@ -61,8 +61,8 @@ class Members:
             return []
         if known is None and len(self.by_name) >= MAX_MEMBERS:
             return []
-        devices = max(1, len(hello.inventory.gpus))
-        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id, devices, hello.width)
+        devices, width = hello.inventory.devices, hello.width
+        member = Member(hello.role, hello.agent, hello.state, now_s, hello.run_id, devices, width)
         self.put(hello.node, member)
         if known is None:
             return _seen(hello.node, member, "joined")

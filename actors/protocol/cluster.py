@@ -102,12 +102,19 @@ class Plan(Message, frozen=True):
 
 
 class Inventory(msgspec.Struct, frozen=True, kw_only=True):
-    """The devices of a host."""
+    """The devices of a host. core_groups: groups of its cores, over which SGLang spreads a model without
+    GPUs."""
 
     hostname: str
     cores: int
     memory_bytes: int
     gpus: tuple[str, ...] = ()
+    core_groups: int = 1
+
+    @property
+    def devices(self) -> int:
+        """Devices over which engines spread a model: its GPUs, or its groups of cores."""
+        return len(self.gpus) or self.core_groups
 
 
 RunId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")]
@@ -256,7 +263,7 @@ class NodeSeen(Message, frozen=True):
 
     A node agent reports to the Scheduler: its notice, its drain, a withdrawn notice (spared), and a missing
     requirement of its part of the job (unfit, named in `cause`). The Scheduler detects the other three
-    itself. `devices`: its GPUs, 1 for a host without any.
+    itself. `devices`: those of its `Inventory`.
     """
 
     node: str

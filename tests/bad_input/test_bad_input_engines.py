@@ -4,10 +4,14 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from tiny_command import CONFIG, Rlctl
 
+from gleaner.actors.model.config_text import hub_settings
+from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.configs.load import load
+from gleaner.configs.schema import Config
 from gleaner.rlctl import preflight
 from gleaner.rlctl.errors import NOTHING, USAGE
 
@@ -72,3 +76,48 @@ def test_silent_head_is_reported_before_anything_is_made(
     assert code == NOTHING
     assert "no head answers at tcp://127.0.0.1:1" in stderr
     assert "sglang" not in stderr, "the hosts of the head check their own engines"
+
+
+def widths_config(widths: str, model: list[str]) -> Config:
+    return load(str(CONFIG), ["engine.kind=sglang", f"engine.widths={widths}", *model])
+
+
+@pytest.mark.parametrize(
+    ("widths", "model"),
+    [
+        ("[1,2]", ["model.heads=3", "model.kv_heads=3"]),
+        ("[4]", ["model.heads=6", "model.kv_heads=2"]),
+        ("[2]", ["model.heads=4", "model.kv_heads=4", "model.intermediate_size=191"]),
+        ("[2]", ["model.heads=6", "model.kv_heads=3"]),
+    ],
+)
+def test_width_that_the_model_cannot_have_is_reported(tmp_path: Path, widths: str, model: list[str]) -> None:
+    found = preflight.problems(widths_config(widths, model), tmp_path, here=False)
+    assert len(found) == 1
+    assert "engine.widths" in found[0]
+    assert "leave " in found[0]
+
+
+def test_width_that_a_checkpoint_cannot_have_is_reported(tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    shape = Qwen3Config(
+        vocab_size=64,
+        hidden_size=32,
+        intermediate_size=64,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        num_key_value_heads=1,
+        head_dim=16,
+        eos_token_ids=(1,),
+    )
+    (folder / "config.json").write_bytes(hub_settings(msgspec.json.encode(shape), "float32"))
+    at = f"model.path={folder}"
+    assert preflight.problems(widths_config("[1,2]", [at]), tmp_path, here=False) == []
+    [found] = preflight.problems(widths_config("[1,2,4]", [at]), tmp_path, here=False)
+    assert "4 devices cannot share 2 heads, 1 of keys and values, and 64 columns of the MLP" in found
+
+
+def test_widths_that_the_model_can_have_are_taken(tmp_path: Path) -> None:
+    model = ["model.heads=8", "model.kv_heads=2"]
+    assert preflight.problems(widths_config("[1,2,4,8]", model), tmp_path, here=False) == []

@@ -1,5 +1,7 @@
 """Inventory of a host: with GPUs, without GPUs, and with a driver that does not answer."""
 
+import pytest
+
 from gleaner.nodeagent.inventory import gpus, take_inventory
 
 
@@ -58,3 +60,14 @@ def test_cores_and_memory_are_of_this_host() -> None:
     assert inventory.cores >= 1
     assert inventory.memory_bytes > 64 << 20
     assert inventory.gpus == ("NVIDIA L4",)
+
+
+@pytest.mark.parametrize(("cores", "devices"), [("", 1), ("0-3", 1), ("0-31|32-63", 2), ("0|1|2|3", 4)])
+def test_devices_without_gpus_are_the_groups_of_cores_of_sglang(cores: str, devices: int) -> None:
+    environment = {"SGLANG_CPU_OMP_THREADS_BIND": cores} if cores else {}
+    assert take_inventory(FakeNvml([]), environment=environment).devices == devices
+
+
+def test_devices_are_the_gpus_where_there_are_some() -> None:
+    environment = {"SGLANG_CPU_OMP_THREADS_BIND": "0|1|2|3"}
+    assert take_inventory(FakeNvml(["NVIDIA L4"] * 2), environment=environment).devices == 2
