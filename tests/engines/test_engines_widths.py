@@ -5,12 +5,21 @@ The server of width 2 has its model over two processes, that of width 1 has two 
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
-from engine_kinds import ROOT, SGLANG
+import torch
+from engine_kinds import ONE_THREAD, ROOT, SGLANG
+from engines_world import START_S, Server, logprobs_of, plane, publish_image, request
 
+from gleaner.actors.engine.images.checkpoint_folder import ServedFolder
+from gleaner.actors.engine.servers.factory import Spread, sglang_command
+from gleaner.actors.engine.servers.server_process import ServerProcess, free_port
+from gleaner.actors.engine.servers.sglang import environment
+from gleaner.actors.engine.servers.sglang_weights import PLUGIN
 from gleaner.actors.protocol.instances import InstanceIs, InstancesAre, ListInstances
 from gleaner.actors.training.history import Step
 from gleaner.rlctl.client import connect_to_run
@@ -31,11 +40,15 @@ SETTINGS = [
 ]
 
 
-@pytest.fixture
-def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RealRun]:
+@pytest.fixture(autouse=True)
+def two_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     if reason := SGLANG.why_not():
         pytest.skip(reason)
     monkeypatch.setenv("SGLANG_CPU_OMP_THREADS_BIND", "0|1")
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[RealRun]:
     made = RealRun(tmp_path, ROOT / "configs" / "sglang.toml", SETTINGS)
     yield made
     made.close()
@@ -78,3 +91,32 @@ def test_run_goes_on_with_another_width_when_its_servers_are_relaunched(run: Rea
     assert run.incarnations(wide.name) == [wide.incarnation, narrow.incarnation]
     assert set(widths(run)) == {2, 1}
     assert run.restarts(wide.name) == 0
+
+
+@pytest.fixture(params=[Spread(2, 1), Spread(1, 2)], ids=["width 2", "2 copies"])
+def server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    """A server that has its model over two processes, with its first weights."""
+    folder, url = ServedFolder(), f"http://127.0.0.1:{free_port()}"
+    model = folder.write(publish_image(tmp_path / "first", 1))
+    command = sglang_command(SGLANG.settings(), url, model, "v1-none", request.param)
+    running = Server(url, ServerProcess(command, environment() | ONE_THREAD, tmp_path / "log", PLUGIN))
+    try:
+        running.wait(time.monotonic() + START_S)
+        yield running
+    finally:
+        running.kill()
+        folder.remove()
+
+
+async def test_every_process_of_a_server_has_the_new_weights_when_they_are_loaded(
+    server: Server, tmp_path: Path
+) -> None:
+    async with plane(tmp_path, SGLANG) as running:
+        await running.publish(3)
+        await running.instance("s1", server.url)
+        for number in range(4):  # copies answer in turn
+            asked = request(f"r{number}", number, temperature=0.7)
+            made = await running.generate(asked)
+            reported = torch.from_numpy(np.frombuffer(made.logprobs, "<f4").copy())
+            ours = logprobs_of(3, asked.prompt, made.tokens, 0.7)
+            assert torch.allclose(reported, ours, atol=1e-4), f"{(reported - ours).abs().max()}"
