@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from bench.evaluation.cells import Cell
+from bench.evaluation.cells import SEGMENTS, Cell
 from bench.evaluation.rollpacker import grid
 from bench.evaluation.rollpacker.periods import PLAIN, SHORT, Found
 from bench.evaluation.rollpacker.setups import HARD, MODELS
@@ -69,8 +69,9 @@ def places() -> list[tuple[str, Make, tuple[str, str]]]:
             words = f"14B/16k, {hard} % of hard prompts"
             found.append((words, partial(grid.chosen_by_share, hard), ("off", "tail")))
     found.append(("14B/16k on 8 devices instead of 32", grid.chosen_on_few_devices, ("off", "tail")))
-    found.append(("RLBoost: segment B", partial(grid.rlboost, "segment"), grid.RLBOOST))
-    found.append(("RLBoost: at most two instances", partial(grid.rlboost, "static"), grid.RLBOOST))
+    for segment in SEGMENTS:
+        found.append((f"RLBoost: segment {segment}", partial(grid.rlboost, segment), grid.RLBOOST))
+    found.append(("RLBoost: at most two instances", partial(grid.rlboost, ""), grid.RLBOOST))
     return found
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 
 import msgspec
 
-from bench.evaluation.cells import Cell
+from bench.evaluation.cells import SEGMENTS, Cell
 from bench.evaluation.grid import Run
 from bench.evaluation.rollpacker.setups import HARD, MODELS
 from bench.evaluation.simulated import CellResult
@@ -106,10 +106,10 @@ def fine(variant: str, seed: int) -> Cell:
     )
 
 
-def rlboost(kind: str, variant: str, seed: int) -> Cell:
-    """RLBoost's set-up: 8 reserved devices and a segment of availability, or two instances."""
-    if kind == "segment":
-        return Cell(kind=kind, model="14b", segment="B", variant=variant, seed=seed, steps=PERIOD)
+def rlboost(segment: str, variant: str, seed: int) -> Cell:
+    """RLBoost's set-up: 8 reserved devices and a segment of availability; "": two instances all the time."""
+    if segment:
+        return Cell(kind="segment", model="14b", segment=segment, variant=variant, seed=seed, steps=PERIOD)
     return Cell(kind="static", model="14b", hosts=FEW_HOSTS, variant=variant, seed=seed, steps=PERIOD)
 
 
@@ -124,8 +124,8 @@ def cells(seed: int) -> Iterator[Cell]:
         for variant in ("off", "tail"):
             yield swept(hard, variant, seed)
     for variant in RLBOOST:
-        yield rlboost("segment", variant, seed)
-        yield rlboost("static", variant, seed)
+        for segment in (*SEGMENTS, ""):
+            yield rlboost(segment, variant, seed)
     for variant in ("off", "tail"):
         yield on_few_devices(variant, seed)
     if seed == SEEDS[0]:  # what must be exact, and the check of the scale
@@ -147,8 +147,8 @@ def by_prediction(seed: int) -> Iterator[Cell]:
     for variant, beside in zip(AUTO, RLBOOST_AUTO, strict=True):
         for hard in HARD_SHARES:
             yield chosen_by_share(hard, variant, seed) if hard != HARD else chosen_of(LARGE, variant, seed)
-        yield rlboost("segment", beside, seed)
-        yield rlboost("static", beside, seed)
+        for segment in (*SEGMENTS, ""):
+            yield rlboost(segment, beside, seed)
         yield chosen_on_few_devices(variant, seed)
     for model in MODELS:
         for variant in AUTO:

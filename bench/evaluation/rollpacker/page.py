@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
-from bench.evaluation.cells import Cell
+from bench.evaluation.cells import SEGMENTS, Cell
 from bench.evaluation.rollpacker import grid
 from bench.evaluation.rollpacker.chosen import chosen_text, factors_text, returning_text
 from bench.evaluation.rollpacker.known_lengths import known_text
@@ -159,11 +159,13 @@ def few_text(found: Found) -> str:
         "| step with a long round over a plain one | tokens aborted |",
         "|---|---|---:|---:|---:|---:|",
     ]
-    wanted: list[tuple[str, Callable[[str, int], Cell], tuple[str, str]]] = [
-        ("RLBoost: 14B, 8 reserved devices, segment B", partial(grid.rlboost, "segment"), grid.RLBOOST),
-        ("the same with at most two instances", partial(grid.rlboost, "static"), grid.RLBOOST),
-        ("RollPacker's 14B/16k on 8 devices instead of 32", grid.on_few_devices, ("off", "tail")),
-    ]
+    wanted: list[tuple[str, Callable[[str, int], Cell], tuple[str, str]]] = []
+    for segment in SEGMENTS:
+        words = f"RLBoost: 14B, 8 reserved devices, segment {segment}"
+        wanted.append((words, partial(grid.rlboost, segment), grid.RLBOOST))
+    wanted.append(("the same with at most two instances", partial(grid.rlboost, ""), grid.RLBOOST))
+    fewer = "RollPacker's 14B/16k on 8 devices instead of 32"
+    wanted.append((fewer, grid.on_few_devices, ("off", "tail")))
     for words, make, (off, tail) in wanted:
         some = found.pairs(partial(make, tail), partial(make, off), grid.SEEDS)
         if not some:
