@@ -1,9 +1,9 @@
 """Standalone reward service: `rlctl reward serve`, which scores without a job, in one process tree.
 
-Owns the order: the tree (RewardProxy with its worker processes, RewardService with its HTTP server), and its
-ordered end. There is no head and no trainer: problems come with the requests. Where reward hosts may join,
-the tree has a head's membership too (`reward_service_hosts`). It keeps no state: a client repeats what had no
-answer.
+Owns the order: the tree (RewardProxy with its worker processes, its planner, RewardService with its HTTP
+server), and its ordered end. There is no head and no trainer: problems come with the requests. Where reward
+hosts may join, the tree has a head's membership too (`reward_service_hosts`). It keeps no state: a client
+repeats what had no answer.
 """
 
 import asyncio
@@ -33,6 +33,7 @@ from gleaner.nodeagent.host import Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
 from gleaner.nodeagent.reward_http import server_of
 from gleaner.nodeagent.reward_service_hosts import HostOptions, job_of, local_hosts, membership
+from gleaner.nodeagent.reward_service_planner import planner
 from gleaner.nodeagent.shutdown import Shutdown
 from gleaner.nodeagent.system import open_system
 from gleaner.supervisor import (
@@ -124,7 +125,8 @@ async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostSe
         tree = Supervisor(
             system,
             one_for_one(
-                *(membership(system, job, boot, services.adapters) if options.hosts is not None else ()),
+                *(membership(system, job, boot, services.adapters) if joined is not None else ()),
+                *planner(system, job, config, location, services, registry=joined is not None),
                 *scoring(config, services.adapters.start_scorer, entry),
                 name="reward-service",
                 intensity=Intensity(restarts=config.fleet.restarts, within_s=config.fleet.restarts_within_s),

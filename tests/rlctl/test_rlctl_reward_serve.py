@@ -1,5 +1,6 @@
 """`rlctl reward serve`: starts, scores, ends in order; refuses what it cannot serve before it listens."""
 
+import contextlib
 import http.server
 import json
 import os
@@ -174,6 +175,52 @@ def test_two_jobs_get_each_score_once_while_workers_are_killed(
     finally:
         served.send_signal(signal.SIGTERM)
         served.communicate(timeout=LIMIT_S)
+
+
+def planned(url: str) -> list[int | None]:
+    """Workers of each stage by the last plan."""
+    with urllib.request.urlopen(f"{url}/state", timeout=LIMIT_S) as answer:
+        return [stage["planned"] for stage in json.loads(answer.read())["stages"]]
+
+
+def planner_of(service: psutil.Process) -> psutil.Process | None:
+    """The service's planner process."""
+    for process in service.children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if "reward-planner" in process.cmdline() and alive(process):
+                return process
+    return None
+
+
+@pytest.mark.realprocess
+@pytest.mark.parametrize("hosts", [pytest.param("0", marks=pytest.mark.long), "1"])
+def test_service_has_a_plan_and_another_planner_when_that_is_killed(folder: Path, hosts: str) -> None:
+    words = ["--set", "reward.planner.kind=distrs", *(["--hosts", hosts] if hosts != "0" else [])]
+    served = started("job.toml", "--listen", "127.0.0.1:0", "--json", *words)
+    try:
+        assert served.stdout is not None
+        url, service = json.loads(served.stdout.readline())["url"], psutil.Process(served.pid)
+        deadline_s = time.monotonic() + LIMIT_S
+        killed = None
+        while True:
+            assert time.monotonic() < deadline_s
+            client = Client(url, "code", 3)
+            client.run()
+            planner = planner_of(service)
+            if planner is None or planned(url) == [None]:
+                continue
+            if killed is None:
+                killed = planner.pid
+                planner.kill()
+            elif planner.pid != killed:
+                break
+        below = service.children(recursive=True)
+        served.send_signal(signal.SIGTERM)
+        served.communicate(timeout=LIMIT_S)
+        assert not [process for process in below if alive(process)]
+    finally:
+        served.kill()
+        served.communicate()
 
 
 class Garbage(http.server.BaseHTTPRequestHandler):
