@@ -1,9 +1,10 @@
 """`RewardJournal`: what the RewardProxy keeps over a restart.
 
-Owns the events of the proxy's journal and their replay: verdicts that took long, histories of batches, and
-anchors of timeouts. None of them decides anything: the manager's journal has the verdict that counts, and a
-lost event costs the proxy some computation. So nothing waits for a commit. Snapshots bound the replay: one
-after as many events as the state has entries, so writing them costs no more than the events do.
+Owns the events of the proxy's journal and their replay: batches that were announced, verdicts that took
+long, histories of batches, and anchors of timeouts. None of them decides anything: the manager's journal has
+the verdict that counts, and a lost event costs the proxy some computation. So nothing waits for a commit.
+Snapshots bound the replay: one after as many events as the state has entries, so writing them costs no more
+than the events do.
 """
 
 import asyncio
@@ -57,6 +58,13 @@ class StageLeft(Message, frozen=True):
     host: str
 
 
+class BatchAnnounced(Message, frozen=True):
+    """Journaled where workers are planned: a batch of about so many items has begun."""
+
+    batch: str
+    items: int
+
+
 class BatchClosed(Message, frozen=True):
     """Journaled: a batch is over; its verdicts are not requested again. kind, and f32 little-endian arrivals
     (s) and times (s, a row an item) of its items: its history; empty where no plan needs one."""
@@ -69,11 +77,12 @@ class BatchClosed(Message, frozen=True):
 
 class RewardSnapshot(Message, frozen=True):
     """Journaled in place of all events so far: anchors by problem, the least recently used one first; the
-    verdicts of open batches; the newest history of each kind."""
+    verdicts of open batches; the newest history of each kind; the open batches that were announced."""
 
     anchors_s: dict[str, tuple[float, ...]]
     verdicts: tuple[VerdictGiven, ...] = ()
     histories: tuple[BatchClosed, ...] = ()
+    announced: tuple[BatchAnnounced, ...] = ()
 
 
 class RewardJournal:
@@ -82,6 +91,7 @@ class RewardJournal:
     Args:
         timeouts: whose anchors are kept; None: there are none.
         verdicts, batches, passed: to which a replay returns verdicts, histories and what stages left.
+            Announced batches begin in the order of their announcement.
     """
 
     def __init__(
@@ -96,11 +106,12 @@ class RewardJournal:
         self._journal, self._timeouts, self._log = journal, timeouts, log
         self._verdicts, self._batches, self._passed = verdicts, batches, passed
         self._open: dict[str, list[VerdictGiven]] = {}  # verdicts that were recorded, by batch
+        self._announced: dict[str, int] = {}  # items of open batches that were announced
         self._since_snapshot = 0
         self.failures = 0
         """Commits that failed."""
 
-    async def replay(self) -> None:
+    async def replay(self, now_s: float) -> None:
         """Restore what the last incarnation had committed. Raises Fenced, JournalError."""
         async for event in self._journal.replay():
             match event:
@@ -110,6 +121,8 @@ class RewardJournal:
                         self._given(given)
                     for closed in event.histories:
                         self._closed(closed)
+                    for announced in event.announced:
+                        self._announce(announced)
                 case AnchorRaised():
                     self._restore_anchors({event.problem: event.anchors_s})
                 case VerdictGiven():
@@ -117,8 +130,20 @@ class RewardJournal:
                 case StageLeft():
                     left = StagePassed(event.stage, event.carried, event.host)
                     self._passed.keep(event.batch, event.request, left)
+                case BatchAnnounced():
+                    self._announce(event)
                 case BatchClosed():
                     self._closed(event)
+        for batch, items in self._announced.items():
+            self._batches.hint(batch, items, now_s)
+
+    def batch_announced(self, batch: str, items: int) -> None:
+        """Record that a batch has begun, once."""
+        if self._announced.get(batch, -1) >= items:
+            return
+        event = BatchAnnounced(batch=batch, items=items)
+        self._announce(event)
+        self._record(event)
 
     def anchor_raised(self, problem: str, anchors_s: tuple[float, ...]) -> None:
         """Record new anchors."""
@@ -143,8 +168,9 @@ class RewardJournal:
         self._record(event)
 
     def batch_closed(self, batch: str, kind: str, history: BatchHistory | None) -> None:
-        """Record the end of a batch, if it leaves a history or has recorded verdicts."""
-        if self._open.pop(batch, None) is not None or history is not None:
+        """Record the end of a batch, if it leaves a history, has recorded verdicts or was announced."""
+        recorded = [self._open.pop(batch, None), self._announced.pop(batch, None), history]
+        if any(one is not None for one in recorded):
             self._record(_packed(batch, kind, history))
 
     def _restore_anchors(self, anchors_s: dict[str, tuple[float, ...]]) -> None:
@@ -157,12 +183,20 @@ class RewardJournal:
         while len(self._open) > MOST_BATCHES:
             del self._open[next(iter(self._open))]
 
+    def _announce(self, event: BatchAnnounced) -> None:
+        """Of as many batches as are kept: the end of a batch may never be reported."""
+        self._announced.pop(event.batch, None)
+        self._announced[event.batch] = event.items
+        while len(self._announced) > MOST_BATCHES:
+            del self._announced[next(iter(self._announced))]
+
     def _given(self, event: VerdictGiven) -> None:
         self._keep(event)
         self._verdicts.keep(event.batch, event.request, Verdict(event.score, event.status, event.detail))
 
     def _closed(self, event: BatchClosed) -> None:
         self._open.pop(event.batch, None)
+        self._announced.pop(event.batch, None)
         self._verdicts.forget(event.batch)
         self._passed.forget(event.batch)
         if event.arrivals_s:
@@ -179,13 +213,16 @@ class RewardJournal:
 
     def _entries(self) -> int:
         anchors = len(self._timeouts.anchors_s()) if self._timeouts is not None else 0
-        return anchors + sum(map(len, self._open.values()))
+        return anchors + len(self._announced) + sum(map(len, self._open.values()))
 
     def _state(self) -> RewardSnapshot:
         return RewardSnapshot(
             anchors_s=dict(self._timeouts.anchors_s()) if self._timeouts is not None else {},
             verdicts=tuple(event for events in self._open.values() for event in events),
             histories=tuple(_packed("", kind, one) for kind, one in self._batches.histories()),
+            announced=tuple(
+                BatchAnnounced(batch=name, items=items) for name, items in self._announced.items()
+            ),
         )
 
     def _unawaited(self, commit: Awaitable[int]) -> None:

@@ -135,7 +135,7 @@ class RewardProxy(Actor):
         self._journal = RewardJournal(
             self.ctx.journal, timeouts, dispatch.verdicts, dispatch.batches, dispatch.passed, self.ctx.log
         )
-        await self._journal.replay()
+        await self._journal.replay(self.ctx.now())
         if timeouts is not None:
             self._learnt = LearntLimits(
                 self.ctx, self._pools.first, timeouts, self._journal, limits.verdict_s
@@ -189,6 +189,8 @@ class RewardProxy(Actor):
     @handles(RewardHint)
     async def hint(self, message: RewardHint) -> None:
         items = min(max(message.items, 0), MOST_ITEMS)
+        if self._limits.planner.kind != STATIC:
+            self._journal.batch_announced(message.batch, items)
         if self._dispatch.batches.hint(message.batch, items, self.ctx.now()):
             self._scaling.changed()
 

@@ -120,7 +120,7 @@ class Keeper(Actor):
         self.journal = RewardJournal(
             self.ctx.journal, self.timeouts, VerdictCache(), RewardBatches(), PassedStages(), self.ctx.log
         )
-        await self.journal.replay()
+        await self.journal.replay(0.0)
         self.kept = [event async for event in self.ctx.journal.replay()]
         self.started.set()
 
@@ -156,7 +156,7 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
     log = logging.LoggerAdapter(logging.getLogger())
     parts = VerdictCache(), RewardBatches(), PassedStages(), log
     kept = RewardJournal(Journal(store, "reward/proxy", 1), timeouts, *parts)
-    await kept.replay()
+    await kept.replay(0.0)
     for full, problem in ((True, "a"), (False, "b")):
         store.full = full
         kept.anchor_raised(problem, (1.0,))
@@ -164,7 +164,7 @@ async def test_journal_without_space_costs_anchors_and_no_verdict() -> None:
             await asyncio.sleep(0)
     assert kept.failures == 1
     again = AdaptiveTimeouts(settings().reward.timeouts, random.Random(1))
-    await RewardJournal(Journal(store, "reward/proxy", 2), again, *parts).replay()
+    await RewardJournal(Journal(store, "reward/proxy", 2), again, *parts).replay(0.0)
     assert dict(again.anchors_s()) == {"b": (1.0,)}
 
 
@@ -174,7 +174,7 @@ async def test_journal_of_verdicts_is_bounded_when_no_batch_ends(monkeypatch: py
     log = logging.LoggerAdapter(logging.getLogger())
     parts = None, VerdictCache(), RewardBatches(), PassedStages(), log
     kept = RewardJournal(Journal(store, "reward/proxy", 1), *parts)
-    await kept.replay()
+    await kept.replay(0.0)
     for number in range(10 * MOST_BATCHES):
         kept.verdict_given(f"step-{number}", f"r{number}", Scored(1.0, "ok"))
         await asyncio.sleep(0)
@@ -185,5 +185,38 @@ async def test_journal_of_verdicts_is_bounded_when_no_batch_ends(monkeypatch: py
     assert len(events[0].verdicts) == MOST_BATCHES
     assert len(events) <= 1 + MOST_BATCHES
     again = VerdictCache()
-    await RewardJournal(Journal(store, "reward/proxy", 3), None, again, *parts[2:]).replay()
+    await RewardJournal(Journal(store, "reward/proxy", 3), None, again, *parts[2:]).replay(0.0)
     assert again.get(f"step-{number}", f"r{number}") == Scored(1.0, "ok"), "the newest one survives"
+
+
+@pytest.mark.parametrize("snapshots", [False, True])
+async def test_journal_returns_announced_batches_until_they_end(
+    monkeypatch: pytest.MonkeyPatch, snapshots: bool
+) -> None:
+    if snapshots:
+        monkeypatch.setattr(journal, "LEAST_EVENTS", 1)
+    store, batches = MemoryJournal(), RewardBatches()
+    rest = PassedStages(), logging.LoggerAdapter(logging.getLogger())
+    kept = RewardJournal(Journal(store, "reward/proxy", 1), None, VerdictCache(), RewardBatches(), *rest)
+    await kept.replay(0.0)
+    for batch, items in (("step-1", 10), ("step-2", 20), ("step-2", 20), ("eval-1", 5)):
+        kept.batch_announced(batch, items)
+        await asyncio.sleep(0)
+    kept.batch_closed("step-1", "step", None)
+    for _ in range(5):  # turns of the loop, in which the last commit is done
+        await asyncio.sleep(0)
+    await RewardJournal(Journal(store, "reward/proxy", 2), None, VerdictCache(), batches, *rest).replay(7.0)
+    assert [(one.name, one.expected, one.origin_s) for one in batches.active()] == [
+        ("step-2", 20, 7.0),
+        ("eval-1", 5, 7.0),
+    ]
+
+
+async def test_journal_of_announced_batches_is_bounded_when_none_ends() -> None:
+    rest = VerdictCache(), RewardBatches(), PassedStages(), logging.LoggerAdapter(logging.getLogger())
+    kept = RewardJournal(Journal(MemoryJournal(), "reward/proxy", 1), None, *rest)
+    await kept.replay(0.0)
+    for number in range(3 * MOST_BATCHES):
+        kept.batch_announced(f"step-{number}", 1)
+        await asyncio.sleep(0)
+    assert len(kept._state().announced) == MOST_BATCHES

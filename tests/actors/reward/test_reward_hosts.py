@@ -17,6 +17,9 @@ from gleaner.actors.protocol.reward import (
     ItemsScored,
     ItemToScore,
     OfferWorkers,
+    RewardHint,
+    RewardState,
+    RewardStatus,
     Score,
     ScoreItems,
     StillOffered,
@@ -233,6 +236,25 @@ async def test_restarted_proxy_foresees_batches_from_the_last_one(tmp_path: Path
             await system.tell(PROXY, BatchEnded(batch=f"step-{life}"))
             await asyncio.sleep(0.1)  # commits
             system.kill(PROXY)
+
+
+@pytest.mark.parametrize(("kind", "expected"), [("distrs", [7]), ("static", [])])
+async def test_restarted_proxy_knows_the_announced_batches_where_it_plans(
+    tmp_path: Path, kind: str, expected: list[int]
+) -> None:
+    config = from_tree({"reward": {"planner": {"kind": kind}}}, "test")
+    settings, workers = RewardSettings.of(config), HeldWorkers()
+    async with TestSystem(tmp_path) as system:
+        system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+        await system.tell(PROXY, RewardHint(batch="step-1", items=7))
+        await asyncio.sleep(0.1)  # commits
+        system.kill(PROXY)
+        system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+        await system.ask(PROXY, RewardStatus(), RewardState, deadline_s=20.0)
+        cell = system.system.cell(PROXY)
+        assert cell is not None
+        assert isinstance(cell.actor, RewardProxy)
+        assert [one.expected for one in cell.actor._dispatch.batches.active()] == expected
 
 
 async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> None:
