@@ -1,21 +1,28 @@
 """Widths of engines in whole simulated jobs: relaunches between steps, with and without faults."""
 
 import logging
+import random
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from math import inf
 
 import pytest
 
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
+from gleaner.actors.protocol.cluster import NodeHello, Plan
+from gleaner.actors.protocol.instances import Registered
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.training.records import Restart, Step
 from gleaner.configs.load import load
+from gleaner.nodeagent.width_trial import TRIES
 from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.host_devices import HostDevices
 from gleaner.sim.models.job_model import JobModel
 from gleaner.sim.outcome import Outcome
@@ -90,26 +97,84 @@ def test_host_goes_back_when_the_model_does_not_fit_the_new_width(
     assert [one for one in outcome.history if isinstance(one, Restart)] == []
 
 
+class Relaunches:
+    """What is seen of the relaunches of a cluster's engines with width 1. Times in virtual seconds.
+
+    Attributes:
+        planned_s: a plan had the width for the first time.
+        begun_s: by host: it launched an engine with the width for the first time.
+        over_s: by host: the manager had registered an engine of the width.
+        width: by host, the last one of its engine.
+    """
+
+    def __init__(self, cluster: SimCluster, struck: Callable[[str], None]) -> None:
+        """struck: called with "plan" when hosts are called for the width, and with each host that begins."""
+        self._cluster, self._struck = cluster, struck
+        self.planned_s = inf
+        self.begun_s: dict[str, float] = {}
+        self.over_s: dict[str, float] = {}
+        self.width: dict[str, int] = {}
+        cluster.watch(self._look)
+
+    def _look(self, seen: ObservedMessage) -> None:
+        host, now_s = seen.process.host.name, self._cluster.loop.now_s
+        match seen.message:
+            case Plan(width=1) if self.planned_s == inf:
+                self.planned_s = now_s
+                self._struck("plan")
+            case NodeHello(width=width) if seen.direction == "out" and width:
+                self.width[host] = width
+                if width == 1 and host not in self.begun_s:
+                    self.begun_s[host] = now_s
+                    self._struck(host)
+            case Registered() if seen.direction == "in" and host in self.begun_s:
+                self.over_s[host] = now_s
+
+
 @pytest.mark.parametrize("seed", range(3))
-def test_job_ends_with_its_planned_width_when_the_head_and_engines_are_killed(
-    seed: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    cluster = SimCluster(setup([*NARROWS, "fleet.restarts=5"], seed=seed))
-    faults, fired = FaultInjector(cluster), list[bool]()
+def test_job_ends_with_its_planned_width_when_processes_die_in_the_relaunch(seed: int) -> None:
+    """Of the first host the engine dies, of the second one the node agent, of the head the manager."""
+    cluster = SimCluster(setup([*NARROWS, "job.steps=40", "fleet.restarts=5"], seed=seed))
+    faults, rng = FaultInjector(cluster), random.Random(f"{seed}/kills")
+    struck_s: dict[str, float] = {}
 
-    def kill(host: str, kind: str) -> None:
-        fired.append(faults.kill_process(host, kind))
+    def strike(host: str, kind: str) -> None:
+        assert faults.kill_process(host, kind), f"{host} has no {kind} to kill"
+        struck_s[host] = cluster.loop.now_s
 
-    for when_s, host, kind in (
-        (6.0, "spot-1", "engine"),
-        (9.0, "head", "rollout"),
-        (12.0, "spot-2", "agent"),
-        (15.0, "spot-1", "engine"),
-    ):
-        faults.at(when_s + seed, partial(kill, host, kind))
+    def begun(what: str) -> None:
+        where, kind = {"plan": ("head", "rollout"), "spot-1": ("spot-1", "engine")}.get(what, (what, "agent"))
+        cluster.loop.call_later(rng.uniform(0.1, 2.0), partial(strike, where, kind))
+
+    seen = Relaunches(cluster, begun)
     ended(cluster)
-    assert any(fired), "no fault was possible: this shows nothing"
-    assert "engine relaunched: width 1 after 2" in texts(caplog, "engine relaunched")
+    assert struck_s.keys() == {"head", *HOSTS}
+    assert seen.planned_s < struck_s["head"] < min(seen.over_s.values())
+    for host in HOSTS:
+        assert seen.begun_s[host] < struck_s[host] < seen.over_s[host], host
+    assert seen.width == dict.fromkeys(HOSTS, 1)
+
+
+def test_host_goes_back_when_its_engine_is_killed_in_each_launch(caplog: pytest.LogCaptureFixture) -> None:
+    cluster = SimCluster(setup([*NARROWS, "job.steps=40"]))
+    faults, struck = FaultInjector(cluster), list[bool]()
+
+    def strike() -> None:
+        if len(struck) < TRIES and (process := faults.process("spot-1", "engine")) is not None:
+            struck.append(faults.kill_process("spot-1", process.kind))
+        if len(struck) < TRIES:
+            cluster.loop.call_later(1.5, strike)
+
+    def begun(what: str) -> None:
+        if what == "spot-1":
+            cluster.loop.call_later(1.0, strike)
+
+    seen = Relaunches(cluster, begun)
+    outcome = ended(cluster)
+    assert struck == [True] * TRIES
+    assert texts(caplog, "back to width") == ["engine of width 1 ended 2 times on trial: back to width 2"]
+    assert seen.width == {"spot-1": 2, "spot-2": 1}
+    assert [one for one in outcome.history if isinstance(one, Restart)] == []
 
 
 def test_retractions_of_full_caches_reach_the_plan(monkeypatch: pytest.MonkeyPatch) -> None:
