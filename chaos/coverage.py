@@ -80,6 +80,7 @@ PATHS: tuple[Path, ...] = (
     Path("rewind", "training went back to its last checkpoint", ("steps.rewound",)),
     Path("co-located", "a step went on without any preemptible instance", ("steps.colocated",)),
     Path("stair", "half of the engines left a window, and the trainer trained meanwhile", ("steps.stairs",)),
+    Path("relaunched", "an engine was launched anew with another width", ("engines.relaunched",)),
     Path("partial re-pull", "a pull of weights went on from its last chunk", ("weights.resumed_pulls",)),
     Path("bad chunk", "a damaged chunk was found by its hash and pulled again", ("weights.bad_chunks",)),
     Path("delta", "a host made a version of what had changed since another one", ("weights.deltas",)),

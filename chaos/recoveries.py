@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.names import MANAGER, PROVIDER, REWARD
 from gleaner.actors.protocol.batches import BatchSubmitted
-from gleaner.actors.protocol.cluster import NodeSeen, PreemptionNotice
+from gleaner.actors.protocol.cluster import NodeHello, NodeSeen, PreemptionNotice
 from gleaner.actors.protocol.instances import (
     Dispatch,
     NotLoaded,
@@ -77,7 +77,7 @@ DISKS: Mapping[str, str] = {
 }
 COUNTED = frozenset((
     Dispatch, Withdrawn, NotLoaded, NodeSeen, Groups, TakeGroups, PreemptionNotice, RegisterInstance,
-    Registered, LeaseGranted, CancelItems, ItemsScored, ScoreItems, HalveSeeding,
+    Registered, LeaseGranted, CancelItems, ItemsScored, ScoreItems, HalveSeeding, NodeHello,
 ))  # fmt: skip
 """Messages of which some are counted."""
 STRATEGIES = ("one_for_one", "one_for_all", "rest_for_one")
@@ -94,6 +94,8 @@ class Recoveries:
         self._seen: Counter[str] = Counter()
         self._takers: dict[str, set[int]] = {}
         self._asked_as: dict[str, int] = {}  # incarnation of the worker that registers, by its process
+        self._engines: dict[str, tuple[int, int]] = {}  # by host: its node agent, and the width of its engine
+        self._relaunches: set[str] = set()  # hosts whose engine of another width has not registered yet
         self._epochs: dict[tuple[str, int], str] = {}  # epoch of its registration
         self._manager = 0  # its incarnation
         self._began: dict[str, int] = {}  # the manager that began a single request, by its batch
@@ -158,7 +160,17 @@ class Recoveries:
                 host = fact.process.partition("/")[0]
                 self.stays += host not in self._noticed
                 self._noticed.add(host)
+            case NodeHello() if fact.direction == "out":
+                agent, width = self._engines.get(message.node, (0, 0))
+                if agent == message.agent.incarnation and 0 < width != message.width > 0:
+                    self._relaunches.add(message.node)
+                self._engines[message.node] = message.agent.incarnation, message.width
             case RegisterInstance() if fact.direction == "out":
+                host = fact.process.partition("/")[0]
+                is_new = self._asked_as.get(fact.process) != message.worker.incarnation
+                if is_new and host in self._relaunches:
+                    self._relaunches.remove(host)
+                    self._seen["engines.relaunched"] += 1
                 self._asked_as[fact.process] = message.worker.incarnation
             case Registered() if fact.direction == "in":
                 worker = (fact.process, self._asked_as.get(fact.process, 0))

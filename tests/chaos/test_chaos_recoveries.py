@@ -1,7 +1,7 @@
 """Recovery counts: taken from real events, and kept when a process dies."""
 
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.protocol.cluster import NodeSeen
+from gleaner.actors.protocol.cluster import Inventory, NodeHello, NodeSeen
 from gleaner.actors.protocol.instances import Dispatch, Registered, RegisterInstance, Work
 from gleaner.actors.protocol.rollout import TakeGroups
 from gleaner.chaos.coverage import PATHS
@@ -50,6 +50,35 @@ def test_last_reading_per_life_counts_and_lives_add_up() -> None:
         "restarts.rest_for_one": 2,
         "streams.duplicates": 5,
     }
+
+
+def hello(width: int, agent: int = 1) -> MessagePassed:
+    address = Address(name="spot-1/agent", endpoint="", incarnation=agent)
+    inventory = Inventory(hostname="spot-1", cores=1, memory_bytes=1, gpus=())
+    return received(NodeHello("spot-1", "preemptible", address, inventory, width=width), "out")
+
+
+def registration(engine: int) -> MessagePassed:
+    worker = Address(name="spot-1/engine", endpoint="", incarnation=engine)
+    message = RegisterInstance("spot-1/engine", worker, "preemptible", slots=8, received=0)
+    return MessagePassed(1.0, "spot-1/engine", "out", "ask", "spot-1/engine", "rollout/manager", message)
+
+
+def test_relaunch_counts_once_when_the_engine_of_another_width_registers() -> None:
+    found = Recoveries()
+    for fact in (hello(0), hello(2), registration(1), hello(1), registration(1), hello(1)):
+        found.message_passed(fact)
+    assert found.counts() == {}, "the engine of the other width is not there yet"
+    for fact in (registration(2), registration(2), hello(1), registration(3)):
+        found.message_passed(fact)
+    assert found.counts() == {"engines.relaunched": 1}
+
+
+def test_relaunch_counts_for_no_engine_that_another_node_agent_started() -> None:
+    found = Recoveries()
+    for fact in (hello(2), registration(1), hello(0, agent=2), hello(1, agent=2), registration(2)):
+        found.message_passed(fact)
+    assert found.counts() == {}
 
 
 def test_messages_and_commits_show_moves_resumes_and_rewinds() -> None:
