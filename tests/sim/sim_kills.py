@@ -1,6 +1,7 @@
 """Simulated jobs whose processes are killed, and the steps that they trained."""
 
 import random
+from collections import Counter
 
 from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.protocol.cluster import StepTrained
@@ -19,6 +20,13 @@ KILLS = 3
 def steps_of(outcome: Outcome) -> dict[int, StepTrained]:
     """The record of each step; for a repeated step, the last one."""
     return {one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)}
+
+
+def trained(outcome: Outcome) -> Counter[tuple[int, int]]:
+    """The samples of all steps, each as number and CRC-32 of its tokens. In these runs tokens follow from the
+    prompt's seed alone, as with weights that do not change."""
+    steps = steps_of(outcome).values()
+    return Counter((sample.count, sample.crc) for step in steps for sample in step.samples)
 
 
 def harried(seed: int, settings: list[str]) -> tuple[Outcome, int]:

@@ -4,10 +4,9 @@ from collections import Counter
 from itertools import pairwise
 
 import pytest
-from sim_kills import harried, steps_of
+from sim_kills import harried, steps_of, trained
 
 from gleaner.actors.cluster import seeding_model
-from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.training.records import Round
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
@@ -39,15 +38,6 @@ def calm(settings: list[str]) -> Outcome:
 
 def rounds_of(outcome: Outcome) -> list[Round]:
     return [one for one in outcome.history if isinstance(one, Round)]
-
-
-def trained(outcome: Outcome) -> Counter[tuple[int, int]]:
-    """The samples of all steps, each as number and CRC-32 of its tokens. In these runs tokens follow from the
-    prompt's seed alone, as with weights that do not change."""
-    steps: dict[int, StepTrained] = {
-        one.step: one for one in evidence(outcome).trained if isinstance(one, StepTrained)
-    }
-    return Counter((sample.count, sample.crc) for step in steps.values() for sample in step.samples)
 
 
 def test_rounds_train_the_samples_of_the_plain_job_bit_for_bit() -> None:
