@@ -7,11 +7,14 @@ import pytest
 from sim_kills import harried, steps_of, trained
 
 from gleaner.actors.cluster import seeding_model
-from gleaner.actors.training.records import Round
+from gleaner.actors.protocol.instances import RequestsKept
+from gleaner.actors.protocol.rollout import SubmitBatch
+from gleaner.actors.training.records import Eval, Round
 from gleaner.configs.load import load
 from gleaner.rlctl.audit.invariants import audit
 from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.message_hooks import Hook, ObservedMessage
 from gleaner.sim.outcome import Outcome
 from gleaner.sim.run_setup import RunSetup
 
@@ -29,8 +32,12 @@ FEW = range(3)
 MANY = [pytest.param(range(at, at + 50), marks=pytest.mark.long) for at in range(0, 200, 50)]
 
 
-def calm(settings: list[str]) -> Outcome:
-    outcome = SimCluster(RunSetup(load("quickstart", settings), seed=0)).run()
+def calm(settings: list[str], seed: int = 0, hook: Hook | None = None) -> Outcome:
+    """A run without faults. hook: gets every message of it."""
+    cluster = SimCluster(RunSetup(load("quickstart", settings), seed=seed))
+    if hook is not None:
+        cluster.watch(hook)
+    outcome = cluster.run()
     assert (outcome.ended, outcome.findings) == ("done", []), outcome.reason
     assert audit(evidence(outcome)) == []
     return outcome
@@ -94,6 +101,58 @@ def test_rounds_compose_with_tokens_of_older_weights() -> None:
     outcome = calm([*TAIL, "rollout.staleness=2"])
     assert {one.round for one in rounds_of(outcome)} == {"short", "long"}
     assert trained(outcome) == trained(calm(SMALL))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_rounds_compose_with_requests_that_stay_while_weights_change(seed: int) -> None:
+    longer = ["job.steps=9", "engine.slots=1"]  # so slow that requests run when new weights come
+    kept = list[int]()
+
+    def look(seen: ObservedMessage) -> None:
+        if isinstance(seen.message, RequestsKept) and seen.direction == "in":
+            kept.append(len(seen.message.tickets))
+
+    outcome = calm([*TAIL, *longer, "rollout.staleness=2", "engine.in_flight=kept"], seed, look)
+    assert sum(kept) >= 10, "too few requests stayed: this shows nothing"
+    assert [one.round for one in rounds_of(outcome)] == ["short"] * 4 + ["long"] * 5
+    assert trained(outcome) == trained(calm([*SMALL, *longer]))
+
+
+def test_evaluations_of_a_job_with_rounds_are_whole_when_steps_are_short() -> None:
+    more = ["job.eval_every=1", "task.heldout_problems=8"]  # more problems than a short round counts
+    submitted = dict[str, SubmitBatch]()
+
+    def look(seen: ObservedMessage) -> None:
+        if isinstance(seen.message, SubmitBatch):
+            submitted[seen.message.batch.batch] = seen.message
+
+    plain, tail = calm([*SMALL, *more]), calm([*TAIL, *more], hook=look)
+    assert submitted["step-1"].batch.race, "no step was short: this shows nothing"
+    evaluations = [one.batch for name, one in submitted.items() if name.startswith("eval-")]
+    assert len(evaluations) == 7
+    for batch in evaluations:
+        assert (batch.race, batch.wanted, batch.counted) == ("", 0, 0), batch.batch
+        assert [(one.split, one.index, len(one.seeds)) for one in batch.prompts] == [
+            ("heldout", index, 1) for index in range(8)
+        ], batch.batch
+    assert evaluations_of(tail) == evaluations_of(plain)
+    assert {problems for _, _, _, problems in evaluations_of(tail)} == {8}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_evaluations_of_a_job_with_rounds_are_whole_under_kills(seed: int) -> None:
+    more = ["job.eval_every=1", "task.heldout_problems=8"]
+    outcome, kills = harried(seed, [*TAIL, *more])
+    assert (outcome.ended, outcome.findings) == ("done", []), outcome.reason
+    assert kills, "no fault: this shows nothing"
+    assert evaluations_of(outcome) == evaluations_of(calm([*SMALL, *more]))
+
+
+def evaluations_of(outcome: Outcome) -> list[tuple[str, int, float | None, int]]:
+    """When, after which step, the mean reward and the problems that have a score."""
+    return [
+        (one.when, one.step, one.reward, one.problems) for one in outcome.history if isinstance(one, Eval)
+    ]
 
 
 @pytest.mark.parametrize("mode", ["tail", "auto"])
