@@ -1,12 +1,16 @@
 """`rlctl resume`: continues a run that was stopped, killed or failed."""
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from gleaner.actors.protocol.cluster import JobSpec
 from gleaner.actors.training.history import End, HistoryError, read_history
+from gleaner.actors.training.records import AnyRecord, Run
+from gleaner.configs.schema import Config
+from gleaner.configs.sections.rounds import Rounds
 from gleaner.rlctl import runs
 from gleaner.rlctl.commands.run import add_state_dir, add_view, cluster_of, execute, ready
 from gleaner.rlctl.commands.terminal import Subparsers, add_command, add_head, add_runs_dir, run_async
@@ -41,9 +45,11 @@ def resume(args: argparse.Namespace) -> int:
     run = runs.find(args.runs_dir, args.name)
     if run.driven():
         raise failed(f"{run.id} runs already; watch it with `rlctl ps --run {run.id}`")
-    refuse_finished(run)
+    records = _records(run)
+    refuse_finished(run, records)
     refuse_moved(run)
     config = run.config()
+    refuse_other_rounds(run, config, records)
     elsewhere = cluster_of(args)
     ready(config, run.path, elsewhere)
     run_async(wait_for_remains(run))
@@ -66,13 +72,34 @@ def refuse_moved(run: RunDir) -> None:
         raise usage(f"{run.path}: this run was made as {made_as} and can go on only there; move it back")
 
 
-def refuse_finished(run: RunDir) -> None:
-    """Raises CommandError where no work is left."""
-    if not run.history.exists():
-        return
-    try:
-        records = read_history(run.history)
-    except HistoryError as problem:
-        raise usage(str(problem)) from problem
+def refuse_finished(run: RunDir, records: Sequence[AnyRecord]) -> None:
+    """Raises CommandError where no work is left. records: the run's history."""
     if any(isinstance(record, End) for record in records):
         raise failed(f"{run.id} has ended; see {run.path / 'report.html'}, or start another with `rlctl run`")
+
+
+def refuse_other_rounds(run: RunDir, config: Config, records: Sequence[AnyRecord]) -> None:
+    """Raises CommandError for settings with rounds of a run that began without, or the other way round, as
+    after a change of its `config.toml` by hand: draws of one kind in the controller's journal mean nothing to
+    a job of the other kind. records: the run's history."""
+    began = next((record for record in records if isinstance(record, Run)), None)
+    if began is None:
+        return
+    section = began.config.get("rounds", {})  # {}: a history of an older program
+    mode = section.get("mode", Rounds().mode) if isinstance(section, dict) else Rounds().mode
+    if (mode != "off") != config.rounds.on:
+        raise usage(
+            f"{run.config_file}: rounds.mode: expected {mode}, with which this run began, got "
+            f"{config.rounds.mode}: a run cannot begin or give up rounds on its way; set it back, or start "
+            "another run with `rlctl run`"
+        )
+
+
+def _records(run: RunDir) -> list[AnyRecord]:
+    """The history, none where there is no file. Raises CommandError."""
+    if not run.history.exists():
+        return []
+    try:
+        return read_history(run.history)
+    except HistoryError as problem:
+        raise usage(str(problem)) from problem

@@ -9,8 +9,11 @@ import tomllib
 from importlib import import_module
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from gleaner.actors.training.history import HistoryWriter
+from gleaner.actors.training.records import Run
 from gleaner.configs.load import load
 from gleaner.rlctl import runs
 from gleaner.rlctl.__main__ import main, parser
@@ -217,6 +220,48 @@ def test_ended_run_is_not_resumed(run: runs.RunDir, capsys: pytest.CaptureFixtur
     )
     assert main(["resume", *at(run)]) == FAILED
     assert "has ended" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("began", "now"), [("off", "tail"), ("tail", "off"), ("auto", "off"), (None, "tail")]
+)
+def test_run_is_not_resumed_with_rounds_when_it_began_without(
+    began: str | None,
+    now: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    run = begun_run(tmp_path, began, now)
+    monkeypatch.setattr("gleaner.rlctl.commands.resume.execute", lambda *_: pytest.fail("a process started"))
+    assert main(["resume", *at(run)]) == USAGE
+    error = capsys.readouterr().err
+    assert f"{run.config_file}: rounds.mode: expected {began or 'off'}" in error
+    assert f"got {now}" in error
+    assert "set it back" in error
+    assert len(error.splitlines()) == 1, "one line, no traceback"
+
+
+@pytest.mark.parametrize(("began", "now"), [("tail", "tail"), ("tail", "auto"), (None, "off")])
+def test_run_is_resumed_when_it_keeps_its_rounds(
+    began: str | None, now: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = begun_run(tmp_path, began, now)
+    monkeypatch.setattr("gleaner.rlctl.commands.resume.execute", lambda *_: OK)
+    assert main(["resume", *at(run)]) == OK
+
+
+def begun_run(folder: Path, began: str | None, now: str) -> runs.RunDir:
+    """A run whose history begins with one `rounds.mode`, None for a history that has no such setting, and
+    whose settings have another one now."""
+    run = runs.create(folder / "runs", load("quickstart", [f"rounds.mode={now}"]))
+    config = msgspec.to_builtins(load("quickstart", [f"rounds.mode={began or 'off'}"]))
+    if began is None:
+        del config["rounds"]
+    writer = HistoryWriter(run.history)
+    writer.write(Run(t_s=0.0, run_id=run.id, seed=0, steps=24, config=config))
+    writer.close()
+    return run
 
 
 def test_runs_are_found_by_id_prefix_path_and_age(tmp_path: Path) -> None:
