@@ -15,6 +15,7 @@ from gleaner.actors.cluster.host_events import HostEvents
 from gleaner.actors.cluster.job import config_of
 from gleaner.actors.cluster.membership import HEAD
 from gleaner.actors.cluster.membership_journal import MembershipJournal
+from gleaner.actors.cluster.plan_figures import Figures, learnt_tail, measured_tail, plan_figures
 from gleaner.actors.cluster.planner import Planner, planner_of
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
@@ -79,6 +80,7 @@ class Scheduler(Actor):
         self._standing = standing
         self._now = ClusterState()
         self._between_s = -math.inf  # time of the newest plan after a step
+        self._tail: Figures = {}  # of the step that was measured last; shown, and never planned with
         self._take_config(Config())
 
     async def on_start(self) -> None:
@@ -93,6 +95,7 @@ class Scheduler(Actor):
         await self._take_standing()
         if self._now.job is not None:
             self._take_config(config_of(self._now.job))
+            self._tail = learnt_tail(self._now.seeding)
             if self._now.state == "running":
                 seeding = self._now.seeding
                 n_prem = self._n_prem_of(seeding) if seeding is not None else None
@@ -131,6 +134,7 @@ class Scheduler(Actor):
             raise Refused(f"no hosts for job {job.run_id}: {problem}") from problem
         self._take_config(config)
         again = known is not None and known.run_id == job.run_id
+        self._tail = self._tail if again else {}
         await self._become(
             ClusterState(
                 job=job,
@@ -190,6 +194,7 @@ class Scheduler(Actor):
             if widths is not None:
                 widths = await self.ctx.offload(self._widths.next, widths, seeding, message.times)
             planned_step = message.step
+            self._tail = measured_tail(message.times)
         if (seeding, planned_step, widths) != (now.seeding, now.planned_step, now.widths):
             state = structs.replace(now, planned_step=planned_step, seeding=seeding, widths=widths)
             await self._become(state)
@@ -308,15 +313,11 @@ class Scheduler(Actor):
             self._events.add(events)
 
     def summary(self) -> dict[str, str | int | float]:
-        seeding = self._now.seeding
         return {
             "job": self._now.job.run_id if self._now.job is not None else "-",
             "state": self._now.state,
             "reserved": self._members.count("reserved"),
             "preemptible": self._members.count("preemptible"),
-            "t_seed_s": round(seeding.t_seed_s, 3) if seeding is not None else 0.0,
-            "n_prem": seeding.n_prem if seeding is not None else 0,
-            "width": self._now.widths.width if self._now.widths is not None else 0,
-            "predicted_s": round(seeding.predicted_s, 3) if seeding is not None else 0.0,
-            "measured_s": round(seeding.measured_s, 3) if seeding is not None else 0.0,
+            **plan_figures(self._now.seeding, self._now.widths),
+            **self._tail,
         }
