@@ -77,7 +77,11 @@ class HostOffers:
         """Results of a host. Raises Refused for one whose offer does not count: it sends them again."""
         self.require(message.host, message.epoch)
         link = self._offers[message.host].link
-        link.received((result.id, result.attempt) for result in message.results)
+        link.received(
+            (result.id, result.attempt)
+            for result in message.results
+            if self._dispatch.items.gave(result.id, message.host, result.attempt)
+        )
         with self._dispatch.together():
             self._settle(message)
 
@@ -92,9 +96,15 @@ class HostOffers:
                     None, VERIFIER_FAILED, f"{message.host} sent status {status!r:.40}, score {score}"
                 )
             )
-            self._dispatch.result(
+            if not self._dispatch.result(
                 message.host, result.id, result.stage, verdict, result.took_s, attempt=result.attempt
-            )
+            ):
+                self._ctx.log.warning(
+                    "%s sent a result of %.80r, attempt %d, which it was never given",
+                    message.host,
+                    result.id,
+                    result.attempt,
+                )
 
     @staticmethod
     def _passed(result: ItemResult) -> bool:

@@ -3,6 +3,7 @@
 Owns the futures of open items, the hosts with their links, and what follows when a host is lost or a result
 is a failure of ours. Order and choice are policies (`gleaner.actors.reward.assignment`).
 
+- Only a host that was given an attempt of an item, or announced it when it joined, can settle it.
 - A verdict is settled once. A second result, of an attempt that was given up, is dropped and counted.
 - An item with a result of ours (`verdicts.OURS`) is tried again where there are several hosts, `attempts`
   times: on another one if that has a free worker.
@@ -64,8 +65,8 @@ class ItemDispatch:
         self.batches = RewardBatches(self.stages)
         self.verdicts = VerdictCache()
         self.counts: Counter[str] = Counter()
-        """Items lost with a host, results of ours that are tried elsewhere, results that came too late, items
-        that began again."""
+        """Items lost with a host, results of ours that are tried elsewhere, results that came too late,
+        results of hosts that did not have the item, items that began again."""
         self._links: dict[str, HostLink] = {}
         self._done: dict[str, asyncio.Future[Verdict]] = {}
         self.on_verdict: Callable[[RewardItem, Verdict], None] = _nothing
@@ -136,6 +137,7 @@ class ItemDispatch:
         running, stages = running or {}, stages or {}
         self.hosts.join(name, workers)
         self._links[name] = link
+        self.items.given.announced(name, running)
         for given in self.items.running_on(name):
             if running.get(given.id, -1) < given.attempts:
                 self._release(given, name)
@@ -152,6 +154,7 @@ class ItemDispatch:
         """A host is gone: its items wait again. How many those are."""
         self.hosts.leave(name)
         self._links.pop(name, None)
+        self.items.given.left(name)
         self._held = {item: held for item, held in self._held.items() if held[0] != name}
         lost = self.items.running_on(name)
         for item in lost:
@@ -200,8 +203,18 @@ class ItemDispatch:
 
     def result(
         self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float, *, attempt: int
+    ) -> bool:
+        """A host has scored an item. attempt: with which it was given. False if this host was never given
+        that: then nothing changes."""
+        if not self.items.gave(item_id, host, attempt):
+            self.counts["foreign_results"] += 1
+            return False
+        self._take(host, item_id, stage, verdict, took_s, attempt)
+        return True
+
+    def _take(
+        self, host: str, item_id: str, stage: str, verdict: Verdict, took_s: float, attempt: int
     ) -> None:
-        """A host has scored an item. attempt: with which it was given."""
         item = self.items.get(item_id)
         if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
             self._held.pop(item_id, None)
@@ -277,6 +290,7 @@ class ItemDispatch:
                 if item.failed_on != NOWHERE or item.made_on != NOWHERE:
                     host = self.hosts.choose(stage, avoided=item.failed_on, preferred=item.made_on) or host
                 self.items.place(item, host.name, now_s)
+                item.given.add((host.name, item.attempts))
                 host.has[stage] = host.has.get(stage, 0) + 1
                 given.setdefault((host.name, stage), []).append(item)
         for (name, stage), items in given.items():

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
+from gleaner.actors.reward.assignment.given_attempts import Attempts, GivenAttempts
 from gleaner.actors.reward.assignment.jobs import RewardJobs, TooMany
 from gleaner.actors.reward.planning.queues import BatchQueues
 
@@ -32,6 +33,7 @@ class RewardItem:
         work: what a worker gets, packed.
         job: that it belongs to, where several share a service.
         attempts: number of the next attempt; of them this stage began with `begun_at`.
+        given: attempts that hosts were given, since this service began.
         failed_on: the host of the last result that was a failure of ours.
         losses: hosts that were lost with it.
         host: where it runs.
@@ -51,6 +53,7 @@ class RewardItem:
     made_on: str = NOWHERE
     attempts: int = 0
     begun_at: int = 0
+    given: Attempts = field(default_factory=set)
     failed_on: str = NOWHERE
     losses: int = 0
     host: str = NOWHERE
@@ -93,6 +96,7 @@ class OpenItems:
         self._all_waiting = 0
         self._running: dict[str, dict[str, RewardItem]] = {}  # by host
         self._dropped = 0  # items in the queues that wait no more, since these were rebuilt
+        self.given = GivenAttempts()
 
     def __len__(self) -> int:
         return len(self._items)
@@ -124,6 +128,11 @@ class OpenItems:
     def running(self) -> Iterator[RewardItem]:
         """What any host has."""
         return chain.from_iterable(held.values() for held in self._running.values())
+
+    def gave(self, item: str, host: str, attempt: int) -> bool:
+        """Whether a host was given this attempt of an item, which may be open, over or not requested yet."""
+        open_ = self._items.get(item)
+        return self.given.has(item, host, attempt, None if open_ is None else open_.given)
 
     def running_on(self, host: str) -> list[RewardItem]:
         """What this host has, the oldest first."""
@@ -239,3 +248,4 @@ class OpenItems:
     def _close(self, item: RewardItem) -> None:
         item.open = False
         del self._items[item.id]
+        self.given.closed(item.id, item.given)

@@ -219,7 +219,7 @@ async def test_failure_of_ours_is_tried_on_another_host() -> None:
     dispatch.join("second", {"score": 1}, links["second"])
     dispatch.result("first", "r0", "score", Verdict(None, LOST, "a worker died"), 0.0, attempt=0)
     assert (links["first"].given, links["second"].given) == (["r0"], ["r0"])
-    dispatch.result("second", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
+    dispatch.result("second", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=1)
     assert (await done).score == 1.0
 
 
@@ -236,7 +236,7 @@ async def test_result_before_its_request_gives_the_duration_of_items() -> None:
     """A service that restarted has no other one yet, and would give a host eight items for each worker."""
     dispatch = ItemDispatch(["score"], 1000, 2)
     link = _Link()
-    dispatch.join("h", {"score": 2}, link, {"r0": 0})
+    dispatch.join("h", {"score": 2}, link, {"r0": 0, "r1": 0})
     dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
     dispatch.result("h", "r1", "no-stage", Verdict(1.0, OK, ""), 1e-6, attempt=0)
     for number in range(2, 9):

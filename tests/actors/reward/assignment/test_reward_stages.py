@@ -164,7 +164,7 @@ async def test_host_that_was_given_up_and_answers_takes_an_item_on() -> None:
 async def test_new_service_goes_on_behind_the_stages_that_its_hosts_report() -> None:
     """One host runs the program, another one has just compiled one, and a journal knows of a third."""
     dispatch, near, far = ItemDispatch(list(THREE), 1000, 2), Link(), Link()
-    dispatch.join("near", {COMPILE: 1}, near)
+    dispatch.join("near", {COMPILE: 1}, near, running={"compiled": 3})
     dispatch.join("far", {RUN: 9, JUDGE: 1}, far, running={"runs": 7}, stages={"runs": RUN})
     dispatch.result("near", "compiled", COMPILE, passed(b"made"), 1.0, attempt=3)
     dones = [dispatch.submit(item(name)) for name in ("runs", "compiled")]
