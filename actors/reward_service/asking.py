@@ -16,14 +16,16 @@ from gleaner.actors.reward.entries import Entry
 class ScoringAsk:
     """One response.
 
-    task: of the settings. entry: the problem, as it came with the request. batch: items that one training
-    step of the client waits for. job: of the client. deadline_s: for the verdict.
+    task: of the settings. entry: the problem, as it came with the request. batch: key of the items of the
+    client that are a batch while they are open together. named: the batch as the client named it, "" if it
+    named none. job: of the client. deadline_s: for the verdict.
     """
 
     task: str
     entry: Entry
     response: str
     batch: str = ""
+    named: str = ""
     job: str = ""
     deadline_s: float = 600.0
 

@@ -76,7 +76,8 @@ async def slime(desk: ServiceContext, request: web.Request) -> web.StreamRespons
 
 async def gleaner(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
     body = await read_body(request, wires.GleanerBody)
-    (scored,) = await _scored(desk, request, body.task, [wires.of_gleaner(body)])
+    item = wires.of_gleaner(body)
+    (scored,) = await _scored(desk, request, body.task, [item], named=body.batch or "")
     return json(wires.to_verl(scored))
 
 
@@ -169,7 +170,12 @@ async def state(desk: ServiceContext, request: web.Request) -> web.StreamRespons
 
 
 async def _scored(
-    desk: ServiceContext, request: web.Request, asked: str, items: Sequence[wires.Item], own: str = ""
+    desk: ServiceContext,
+    request: web.Request,
+    asked: str,
+    items: Sequence[wires.Item],
+    own: str = "",
+    named: str = "",
 ) -> list[Scored]:
     """The scores of all items; the first that has none cancels the others. Raises what `Scoring` does."""
     batch, job = _batch(request), _job(request)
@@ -180,6 +186,7 @@ async def _scored(
             entry=_checked(desk, task, entry),
             response=response,
             batch=batch,
+            named=named,
             job=job,
             deadline_s=desk.settings.deadline_s,
         )

@@ -22,7 +22,7 @@ from gleaner.actors.protocol.reward import (
 )
 from gleaner.actors.reward.verdicts import OURS, OVERLOADED
 from gleaner.actors.reward_service.asking import Outage, QueueFull, RunAsk, Scored, Scoring, ScoringAsk
-from gleaner.actors.reward_service.client_batches import ClientBatches
+from gleaner.actors.reward_service.client_batches import ClientBatches, named
 from gleaner.actors.reward_service.given_problems import packed
 from gleaner.supervisor import Actor, AskFailed, AskTimeout, Message, Overloaded
 
@@ -51,20 +51,20 @@ class RewardService(Actor):
 
     async def score(self, ask: ScoringAsk) -> Scored:
         """See `Scoring`."""
-        entry, batch = packed(ask.entry), self._batches.arrive(ask.batch)
+        entry, batch = packed(ask.entry), self._batches.arrive(ask.batch, named(ask.job, ask.named))
         message = ScoreText(
             request=self._new_request(),
             task=ask.task,
             entry=entry,
             response=ask.response,
-            batch=batch,
+            batch=batch.name,
             job=ask.job,
         )
         try:
             return _scored(await self._answer(message, ask.deadline_s, Verdict))
         finally:
             if self._batches.left(batch):
-                self._send(BatchEnded(batch=batch))
+                self._send(BatchEnded(batch=batch.name))
 
     async def run(self, ask: RunAsk) -> CodeRan:
         """See `Scoring`."""

@@ -5,7 +5,7 @@ Sources: slime `rm_hub`, OpenRLHF `remote_rm_url`, verl `compute_score`, ROLL
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -24,6 +24,9 @@ MAX_ITEMS = 1024
 """Of one request."""
 DONE, RUNNING = 0, 1
 """ROLL's `errcode`."""
+
+BatchName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")]
+"""Of a client's batch, in its job: 1 to 100 letters, digits or ._-, as a run's id."""
 
 Item = tuple[Entry, str]
 """A problem, and the response to it."""
@@ -65,11 +68,13 @@ class ScoreAnswer(msgspec.Struct, kw_only=True):
 
 
 class GleanerBody(msgspec.Struct, kw_only=True):
-    """A response of a job of Gleaner. task: of the settings. problem: as the job's data has it."""
+    """A response of a job of Gleaner. task: of the settings. problem: as the job's data has it. batch: the
+    responses that one training step of the job waits for; without it, those that are open together."""
 
     task: str
     problem: Entry
     response: str
+    batch: BatchName | None = None
 
 
 class OpenRlhfBody(msgspec.Struct, kw_only=True):

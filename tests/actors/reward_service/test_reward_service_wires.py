@@ -127,10 +127,11 @@ def test_batch_ends_with_its_last_open_item_and_is_bounded() -> None:
     assert first == second != batches.arrive("other")
     assert not batches.left(first)
     assert batches.left(first)
-    names = [batches.arrive("k") for _ in range(MOST_ITEMS + 1)]
-    assert len(set(names)) == 2
-    assert first not in names
-    assert [batches.left(name) for name in names].count(True) == 2
+    later = [batches.arrive("k") for _ in range(MOST_ITEMS + 1)]
+    names = {batch.name for batch in later}
+    assert len(names) == 2
+    assert first.name not in names
+    assert [batches.left(batch) for batch in later].count(True) == 2
     assert len(batches) == 1
 
 
