@@ -15,7 +15,8 @@ ERRORS = {
     "403": "Without keys: `Host` or `Origin` is a stranger's.",
     "404": "No such thing here.",
     "413": "The body, a response or a problem is too long.",
-    "429": "So many items wait that no more are taken; ask again after `Retry-After` seconds.",
+    "429": "So many items wait, or batches are open, that no more are taken; ask again after `Retry-After` "
+    "seconds.",
     "503": "There is no score, and the response is not the reason; ask again after `Retry-After` seconds.",
     "default": "Any other error, in the same form.",
 }

@@ -81,6 +81,16 @@ async def gleaner(desk: ServiceContext, request: web.Request) -> web.StreamRespo
     return json(wires.to_verl(scored))
 
 
+async def batches(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
+    body = await read_body(request, wires.BatchBody)
+    job = _job(request)
+    if body.ended:
+        return json(wires.BatchAnswer(batch=await desk.scoring.end(job, body.batch)))
+    if not body.expected:
+        raise BadAsk("expected the number of responses, 1 or more", "expected")
+    return json(wires.BatchAnswer(batch=await desk.scoring.announce(job, body.batch, body.expected)))
+
+
 async def tasks(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
     return json(wires.TasksAnswer(tasks=desk.tasks.names))
 
@@ -230,6 +240,10 @@ WIRES = (
     ServiceRoute(
         "POST", "/score", gleaner, "Gleaner: the verdict of a job's response.", wires.GleanerBody,
         answer=wires.ScoreAnswer,
+    ),
+    ServiceRoute(
+        "POST", "/batches", batches, "Gleaner: a job's batch begins, or has ended.", wires.BatchBody,
+        answer=wires.BatchAnswer,
     ),
     ServiceRoute(
         "POST", "/rm", slime, "slime: the score of a sample.", wires.SlimeBody, wires.SlimeQuery,

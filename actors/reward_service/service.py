@@ -14,6 +14,7 @@ from gleaner.actors.protocol.reward import (
     BatchEnded,
     CancelScores,
     CodeRan,
+    RewardHint,
     RewardState,
     RewardStatus,
     RunCode,
@@ -51,7 +52,8 @@ class RewardService(Actor):
 
     async def score(self, ask: ScoringAsk) -> Scored:
         """See `Scoring`."""
-        entry, batch = packed(ask.entry), self._batches.arrive(ask.batch, named(ask.job, ask.named))
+        entry = packed(ask.entry)
+        batch = self._batches.arrive(ask.batch, named(ask.job, ask.named), self.ctx.now())
         message = ScoreText(
             request=self._new_request(),
             task=ask.task,
@@ -65,6 +67,22 @@ class RewardService(Actor):
         finally:
             if self._batches.left(batch):
                 self._send(BatchEnded(batch=batch.name))
+
+    async def announce(self, job: str, batch: str, expected: int) -> str:
+        """See `Scoring`."""
+        name, now_s = named(job, batch), self.ctx.now()
+        for idle in self._batches.forget_idle(now_s):
+            self._send(BatchEnded(batch=idle))
+        self._batches.announce(job, name, now_s)
+        await self.ctx.tell(REWARD, RewardHint(batch=name, items=expected))
+        return name
+
+    async def end(self, job: str, batch: str) -> str:
+        """See `Scoring`. The proxy may have it of an earlier life of this actor: all ends are sent."""
+        name = named(job, batch)
+        self._batches.end(name)
+        await self.ctx.tell(REWARD, BatchEnded(batch=name))
+        return name
 
     async def run(self, ask: RunAsk) -> CodeRan:
         """See `Scoring`."""

@@ -12,6 +12,7 @@ import msgspec
 from gleaner.actors.gateway.ask import BadAsk
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward_service.asking import Scored, TooLong
+from gleaner.actors.reward_service.client_batches import MOST_NAMED_ITEMS
 from gleaner.actors.reward_service.given_problems import (
     MAX_ENTRY_BYTES,
     entry_of,
@@ -75,6 +76,21 @@ class GleanerBody(msgspec.Struct, kw_only=True):
     problem: Entry
     response: str
     batch: BatchName | None = None
+
+
+class BatchBody(msgspec.Struct, kw_only=True):
+    """A batch of a job begins, or has ended. batch: its name, as in `/score`. expected: about how many
+    responses it will have; ended: no verdict of it is needed any more."""
+
+    batch: BatchName
+    expected: Annotated[int, msgspec.Meta(ge=0, le=MOST_NAMED_ITEMS)] = 0
+    ended: bool = False
+
+
+class BatchAnswer(msgspec.Struct, kw_only=True):
+    """batch: its name in `/state`."""
+
+    batch: str
 
 
 class OpenRlhfBody(msgspec.Struct, kw_only=True):

@@ -8,7 +8,15 @@ from small_service import Service
 
 from gleaner.actors.protocol.reward import JOB_HEADER
 from gleaner.actors.reward import pipe
-from gleaner.actors.reward_service.client_batches import MOST_NAMED_ITEMS, ClientBatches, named
+from gleaner.actors.reward_service.asking import QueueFull
+from gleaner.actors.reward_service.client_batches import (
+    IDLE_S,
+    MOST_ANNOUNCED,
+    MOST_NAMED_ITEMS,
+    MOST_OF_ALL,
+    ClientBatches,
+    named,
+)
 
 
 def item(response: str, batch: str | None) -> dict[str, Any]:
@@ -114,3 +122,134 @@ async def test_client_without_batches_is_answered_as_before(service: Service) ->
     service.workers.gate.set()
     assert [status for status, _ in await asyncio.gather(*held)] == [200, 200]
     await until_gone(service, name)
+
+
+# -- announced batches --
+
+
+async def announce(service: Service, job: str, batch: str, **of: Any) -> tuple[int, Any]:
+    """`POST /batches` of a job."""
+    return await service.post("/batches", {"batch": batch, **of}, headers={JOB_HEADER: job})
+
+
+def test_announced_batch_goes_on_without_items_until_it_is_ended() -> None:
+    known = ClientBatches()
+    known.announce("one", "one/step-1", 0.0)
+    first = known.arrive("k", "one/step-1")
+    assert not known.left(first)
+    later = known.arrive("k", "one/step-1")
+    assert later is first
+    known.end("one/step-1")
+    known.end("one/step-1")
+    again = known.arrive("k", "one/step-1")
+    assert (again is first, known.left(later), len(known)) == (False, False, 1)
+    assert known.left(again)
+
+
+def test_item_of_an_ended_batch_does_not_end_the_next_one_of_its_name() -> None:
+    known = ClientBatches()
+    old = known.arrive("k", "one/step-1")
+    known.end("one/step-1")
+    new = known.arrive("k", "one/step-1")
+    assert not known.left(old)
+    assert (len(known), known.left(new)) == (1, True)
+
+
+def test_batch_with_items_is_announced_later() -> None:
+    known = ClientBatches()
+    early = known.arrive("k", "one/step-1")
+    known.announce("one", "one/step-1", 0.0)
+    assert not known.left(early)
+    assert len(known) == 1
+
+
+def test_announcement_is_refused_when_too_many_batches_are_open() -> None:
+    known = ClientBatches()
+    for number in range(MOST_ANNOUNCED):
+        known.announce("one", f"one/step-{number}", 0.0)
+    with pytest.raises(QueueFull, match="16 announced batches of job one are open"):
+        known.announce("one", "one/step-16", 0.0)
+    known.announce("one", "one/step-3", 0.0)
+    known.announce("two", "two/step-16", 0.0)
+    known.end("one/step-3")
+    known.announce("one", "one/step-16", 0.0)
+    for number in range(MOST_OF_ALL - len(known)):
+        known.announce(f"job-{number}", f"job-{number}/step-1", 0.0)
+    with pytest.raises(QueueFull, match="1024 announced batches of all jobs are open"):
+        known.announce("last", "last/step-1", 0.0)
+
+
+def test_announced_batch_is_forgotten_when_its_client_may_be_gone() -> None:
+    known = ClientBatches()
+    for name in ("idle", "seen", "busy"):
+        known.announce("one", f"one/{name}", 0.0)
+    known.arrive("k", "one/busy", 1.0)
+    known.left(known.arrive("k", "one/seen", 1.0))
+    known.arrive("k", "", 0.0)
+    assert known.forget_idle(IDLE_S) == []
+    assert known.forget_idle(IDLE_S + 1.0) == ["one/idle"]
+    assert known.forget_idle(IDLE_S + 2.0) == ["one/seen"]
+
+
+async def test_announced_batch_is_expected_from_then_on_until_its_end(service: Service) -> None:
+    assert await announce(service, "one", "step-1", expected=3) == (200, {"batch": "one/step-1"})
+    assert (await announce(service, "one", "step-1", expected=2))[0] == 200
+    found = await batches(service)
+    assert {name: (batch["expected"], batch["arrived"]) for name, batch in found.items()} == {
+        "one/step-1": (3, 0)
+    }
+    status, _ = await asked(service, "one", "2", "step-1")
+    assert status == 200
+    (batch,) = (await batches(service)).values()
+    assert (batch["expected"], batch["arrived"], batch["scored"]) == (3, 1, 1)
+    assert batch["age_s"] >= 0.0
+    assert (await announce(service, "two", "step-1", ended=True))[0] == 200
+    assert set(await batches(service)) == {"one/step-1"}
+    assert await announce(service, "one", "step-1", ended=True) == (200, {"batch": "one/step-1"})
+    await until_gone(service, "one/step-1")
+    assert service.actor.summary()["batches"] == 0
+
+
+async def test_end_of_a_batch_cancels_its_items_and_those_alone(service: Service) -> None:
+    await announce(service, "one", "step-1", expected=2)
+    held = [
+        asked(service, job, "hold", batch)
+        for job, batch in (("one", "step-1"), ("one", "step-2"), ("two", "step-1"))
+    ]
+    await arrived(service, 3)
+    await announce(service, "one", "step-1", ended=True)
+    status, answer = await held[0]
+    assert (status, answer["error"]["retryable"]) == (503, True)
+    assert "not needed any more" in answer["error"]["message"]
+    await arrived(service, 2)
+    service.workers.gate.set()
+    assert [status for status, _ in await asyncio.gather(*held[1:])] == [200, 200]
+
+
+async def test_announcement_beyond_the_limit_is_answered_429_until_one_ends(service: Service) -> None:
+    for number in range(MOST_ANNOUNCED):
+        assert (await announce(service, "one", f"step-{number}", expected=1))[0] == 200
+    status, answer = await announce(service, "one", "step-16", expected=1)
+    assert (status, answer["error"]["type"]) == (429, "QueueFull")
+    assert (await announce(service, "two", "step-16", expected=1))[0] == 200
+    await announce(service, "one", "step-0", ended=True)
+    assert (await announce(service, "one", "step-16", expected=1))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"expected": 1}, "batch"),
+        ({"batch": "a/b", "expected": 1}, "batch"),
+        ({"batch": "b"}, "expected"),
+        ({"batch": "b", "expected": -1}, "expected"),
+        ({"batch": "b", "expected": MOST_NAMED_ITEMS + 1}, "expected"),
+        ({"batch": "b", "ended": 1}, "ended"),
+    ],
+)
+async def test_announcement_that_cannot_be_used_is_refused(
+    service: Service, body: dict[str, Any], field: str
+) -> None:
+    status, answer = await service.post("/batches", body)
+    assert (status, answer["error"]["param"]) == (400, field)
+    assert not await batches(service)
