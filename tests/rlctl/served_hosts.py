@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 FUNCTION = """
 import time
@@ -77,7 +77,7 @@ class Program:
                 env=dict(os.environ),
             )
 
-    def __enter__(self) -> "Program":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
