@@ -233,7 +233,9 @@ class Sickness(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RewardStatus(Message, frozen=True):
-    """The state of the reward tier; with a `request`, also why that one has no verdict yet."""
+    """The state of the reward tier; with a `request`, also why that one has no verdict yet. Where several
+    jobs share the tier, the name of a job stands for its request that waits longest, else for the one that
+    runs longest."""
 
     request: str = ""
 
@@ -294,7 +296,8 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
 
 class ItemState(msgspec.Struct, frozen=True, kw_only=True):
     """One request: its state in words, its batch, stage, attempts and host, for how long it has been there,
-    and how many items are in front of it."""
+    and how many items are in front of it. why: it waits, "" where it does not. job: of several that share the
+    tier."""
 
     request: str
     state: str
@@ -304,6 +307,8 @@ class ItemState(msgspec.Struct, frozen=True, kw_only=True):
     attempts: int = 0
     for_s: float = 0.0
     ahead: int = 0
+    why: str = ""
+    job: str = ""
 
 
 class RewardState(Message, frozen=True):

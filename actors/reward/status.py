@@ -14,6 +14,7 @@ from gleaner.actors.protocol.reward import (
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.planning.tolerated_delay import tolerated_s
+from gleaner.actors.reward.wait_reasons import why_waits
 
 WAITS, RUNS, SCORED, UNKNOWN = "waits", "runs", "has its verdict", "is not here"
 
@@ -25,8 +26,11 @@ def state_of(
     request: str = "",
     max_delay_s: float | None = None,
 ) -> RewardState:
-    """Stages, hosts and batches; with a request, that item. planned: workers of each stage by the last plan.
-    max_delay_s: of a batch, by the planner; None: it tolerates none, or there is no planner."""
+    """Stages, hosts and batches; with a request, that item (see `RewardStatus`).
+
+    planned: workers of each stage by the last plan. max_delay_s: of a batch, by the planner; None: it
+    tolerates none, or there is no planner.
+    """
     items = dispatch.items  # what waits is not gone through: a live view asks each second
     running = Counter(item.stage for item in items.running())
     of_batch = Counter(item.batch for item in items.running())
@@ -89,11 +93,11 @@ def state_of(
 
 
 def _item(dispatch: ItemDispatch, request: str, now_s: float) -> ItemState:
-    item = dispatch.items.get(request)
+    item = dispatch.items.get(request) or _longest_of(dispatch, request)
     if item is None:
         return ItemState(request=request, state=SCORED if dispatch.verdicts.has(request) else UNKNOWN)
     return ItemState(
-        request=request,
+        request=item.id,
         state=RUNS if item.host else WAITS,
         batch=item.batch,
         stage=item.stage,
@@ -101,6 +105,18 @@ def _item(dispatch: ItemDispatch, request: str, now_s: float) -> ItemState:
         attempts=item.attempts,
         for_s=now_s - (item.began_s if item.host else item.arrival_s),
         ahead=0 if item.host else sum(_first(dispatch, one, item) for one in dispatch),
+        why="" if item.host else why_waits(dispatch, item),
+        job=item.job,
+    )
+
+
+def _longest_of(dispatch: ItemDispatch, job: str) -> RewardItem | None:
+    """The item of a job that waits longest; if none waits, the one that runs longest."""
+    items = (item for item in dispatch if item.job and item.job == job)
+    return min(
+        items,
+        key=lambda one: (bool(one.host), one.began_s if one.host else one.arrival_s),
+        default=None,
     )
 
 

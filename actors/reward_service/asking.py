@@ -92,8 +92,8 @@ class Scoring(Protocol):
     async def run(self, ask: RunAsk) -> CodeRan:
         """What a program did. A caller that is cancelled cancels it. Raises Outage, QueueFull."""
 
-    async def state(self) -> RewardState:
-        """Workers, hosts, jobs and batches. Raises Outage."""
+    async def state(self, request: str = "") -> RewardState:
+        """Workers, hosts, jobs and batches. request: see `RewardStatus`. Raises Outage."""
 
 
 class KnownTasks(Protocol):

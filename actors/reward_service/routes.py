@@ -176,7 +176,8 @@ async def metrics(desk: ServiceContext, request: web.Request) -> web.StreamRespo
 
 
 async def state(desk: ServiceContext, request: web.Request) -> web.StreamResponse:
-    return json(await desk.scoring.state())
+    query = read_query(request, wires.StateQuery)
+    return json(await desk.scoring.state(query.request))
 
 
 async def _scored(
@@ -276,7 +277,8 @@ WIRES = (
     ServiceRoute("GET", "/tasks", tasks, "The tasks of the settings.", answer=wires.TasksAnswer),
     ServiceRoute("GET", "/health", health, "Whether the service is up.", kind="open"),
     ServiceRoute(
-        "GET", "/state", state, "Workers, and the jobs that share them.", answer=RewardState, kind="control"
+        "GET", "/state", state, "Workers, and the jobs that share them.", query=wires.StateQuery,
+        answer=RewardState, kind="control",
     ),
     ServiceRoute("GET", "/metrics", metrics, "Figures, in Prometheus' text format.", kind="control"),
 )  # fmt: skip

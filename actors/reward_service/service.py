@@ -96,11 +96,11 @@ class RewardService(Actor):
         )
         return await self._answer(message, self._deadline_s, CodeRan)
 
-    async def state(self) -> RewardState:
+    async def state(self, request: str = "") -> RewardState:
         """See `Scoring`."""
         try:
             return await self.ctx.ask(
-                REWARD, RewardStatus(), deadline_s=STATUS_DEADLINE_S, expect=RewardState
+                REWARD, RewardStatus(request=request), deadline_s=STATUS_DEADLINE_S, expect=RewardState
             )
         except AskFailed as problem:
             raise Outage(str(problem)) from problem

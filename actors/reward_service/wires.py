@@ -54,6 +54,12 @@ class SlimeBody(msgspec.Struct, kw_only=True):
     info: dict[str, Any] | None = None
 
 
+class StateQuery(msgspec.Struct, kw_only=True):
+    """request: id of an item whose state is asked too, or a job, for its item that waits longest."""
+
+    request: str = ""
+
+
 class TasksAnswer(msgspec.Struct, kw_only=True):
     """The tasks of the settings, by name."""
 

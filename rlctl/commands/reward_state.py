@@ -37,10 +37,16 @@ WORKERS are those that get items now, MOST those that the hosts can have, PLANNE
 paper's T); the batch with the earliest time comes first. DELAY is what a plan may delay it (D)."""
 
 _TAP = """\
-Show where one request is in the reward tier: whether it waits, behind how many others, or where it runs.
+Show where one request is in the reward tier: where it runs, or behind how many others it waits, and why.
 
-REQUEST is its id, such as step-12/3/1 (batch, group, sample), as `rlctl tap` and the logs show it. Exit code
-3: the tier does not hold it: it is not finished yet, or its batch is over."""
+REQUEST is its id, such as step-12/3/1 (batch, group, sample), as `rlctl tap` and the logs show it. A service
+that several jobs share (--url) has ids of its own: give the name of a job there, for its request that waits
+longest, or the id that is shown then. Exit code 3: the tier does not hold it: it is not finished yet, or its
+batch is over; no request of the job is open.
+
+It waits for one of these reasons: no host offers workers of its stage, all hosts that do get no new items,
+the plan has no worker of the stage in use, its job has all workers of its quota, another job lacks more of
+its weighted share, all workers of the stage have items."""
 
 _PS_EXAMPLES = """\
   rlctl reward ps
@@ -48,7 +54,8 @@ _PS_EXAMPLES = """\
   rlctl reward ps --url http://127.0.0.1:8900"""
 
 _TAP_EXAMPLES = """\
-  rlctl reward tap step-12/3/1"""
+  rlctl reward tap step-12/3/1
+  rlctl reward tap math --url http://127.0.0.1:8900"""
 
 KEY_ENV = "GLEANER_API_KEY"
 URL_DEADLINE_S = 10.0
@@ -96,9 +103,8 @@ def add(kinds: Subparsers) -> None:
         kinds, "tap", tap, help="show where one request is", description=_TAP, examples=_TAP_EXAMPLES
     )
     add_place(shown)
-    tapped.add_argument("request", metavar="REQUEST", help="id of a request")
-    add_cluster(tapped)
-    add_json(tapped)
+    tapped.add_argument("request", metavar="REQUEST", help="id of a request; with --url also a job")
+    add_place(tapped)
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -148,7 +154,8 @@ def tap(args: argparse.Namespace) -> int:
     from gleaner.actors.reward.status import UNKNOWN
 
     item = _asked(args, args.request).item
-    assert item is not None
+    if item is None:
+        raise nothing(f"the service at {args.url} is of an older version: it shows no requests")
     if args.json:
         print_json(item)
     else:
@@ -230,19 +237,22 @@ def line_of(item: ItemState) -> str:
     """Where the request is, as a sentence."""
     if not item.batch:
         return f"{item.request} {item.state}"
+    batch = f"{item.batch}, job {item.job}," if item.job else item.batch
     tries = f", {item.attempts} attempts were lost" if item.attempts else ""
     if item.host:
         where = f"in {item.stage} on {item.host} for {age(item.for_s)}"
-        return f"{item.request} of {item.batch} {item.state} {where}{tries}"
+        return f"{item.request} of {batch} {item.state} {where}{tries}"
+    why = f": {item.why}" if item.why else ""
     return (
-        f"{item.request} of {item.batch} {item.state} for {item.stage} since {age(item.for_s)}, "
-        f"{item.ahead} items are in front of it{tries}"
+        f"{item.request} of {batch} {item.state} for {item.stage} since {age(item.for_s)}, "
+        f"{item.ahead} items are in front of it{tries}{why}"
     )
 
 
-def _served(url: str) -> RewardState:
-    """The state of a reward service."""
+def _served(url: str, about: str) -> RewardState:
+    """The state of a reward service. about: a request, or "" for none."""
     import os
+    import urllib.parse
     import urllib.request
     from http.client import HTTPException
 
@@ -254,7 +264,8 @@ def _served(url: str) -> RewardState:
         raise usage(f"--url {url!r}: expected http://HOST:PORT")
     key = os.environ.get(KEY_ENV, "")
     headers = {"Authorization": f"Bearer {key}"} if key else {}
-    request = urllib.request.Request(f"{url.rstrip('/')}/state", headers=headers)
+    query = f"?{urllib.parse.urlencode({'request': about})}" if about else ""
+    request = urllib.request.Request(f"{url.rstrip('/')}/state{query}", headers=headers)
     try:
         with urllib.request.urlopen(request, timeout=URL_DEADLINE_S) as answer:
             return msgspec.json.decode(answer.read(MOST_BYTES), type=RewardState)
@@ -279,7 +290,7 @@ async def asking(
     if url := getattr(args, "url", ""):
 
         async def served() -> RewardState:
-            return await asyncio.to_thread(_served, url)
+            return await asyncio.to_thread(_served, url, request)
 
         yield served
         return

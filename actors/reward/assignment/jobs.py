@@ -126,6 +126,12 @@ class RewardJobs:
         active = sum(1 for job in self._jobs.values() if job.queued or job.running)
         return min(workers, most * active) if most and active else workers
 
+    def quota_reached(self, name: str, stage: str, ahead: int) -> str:
+        """The numbers of a job that has all the workers of a stage that its quota allows, "" for any other.
+        ahead: items that each worker takes."""
+        most, has = self._limits.max_workers * ahead, self._jobs[name].by_stage.get(stage, 0)
+        return f"{has} items with workers, at most {most} may have one" if most and has >= most else ""
+
     def next_of(self, stage: str, waiting: Iterable[str], workers: int, ahead: int) -> list[str]:
         """The jobs of which one may have the next item. waiting: those with waiting items of a stage, whose
         `workers` take `ahead` items each."""

@@ -45,7 +45,10 @@ async def test_state_shows_what_waits_runs_and_has_ended() -> None:
         ("step-1", "-", "2", "1", "1", "0"),
     ]
     assert state.item is not None
-    assert line_of(state.item) == "c of step-1 waits for score since 18 s, 0 items are in front of it"
+    assert line_of(state.item) == (
+        "c of step-1 waits for score since 18 s, 0 items are in front of it: "
+        "no host with workers of score gets new items: h (leaving)"
+    )
     running, ended, gone = (state_of(dispatch, {}, 20.0, name).item for name in ("b", "a", "x"))
     assert running is not None
     assert (running.state, running.host) == ("runs", "h")
