@@ -52,9 +52,15 @@ def submit(dispatch: ItemDispatch, job: str, count: int, first: int = 0) -> "lis
     ]
 
 
+def score_of(name: str) -> float:
+    """The score of an item; no two items have the same."""
+    job, number = name.split("/")
+    return ord(job[0]) * 1000.0 + int(number)
+
+
 def end(dispatch: ItemDispatch, host: Workers, name: str, status: str = OK) -> None:
     item = host.has.pop(name)
-    verdict = Verdict(1.0 if status == OK else None, status)
+    verdict = Verdict(score_of(name) if status == OK else None, status)
     dispatch.result("h", name, "score", verdict, TAKES_S, attempt=item.attempts)
 
 
@@ -125,7 +131,7 @@ async def test_job_that_ends_workers_is_stopped_and_the_other_goes_on() -> None:
     while host.has:
         end(dispatch, host, next(iter(host.has)))
     await asyncio.sleep(0)
-    assert [one.result().score for one in fine] == [1.0] * 3
+    assert [one.result().score for one in fine] == [score_of(f"good/{number}") for number in range(3)]
     await asyncio.sleep(0.25)
     submit(dispatch, "bad", 1, first=10)
     assert host.running() == {"bad": 1}
@@ -201,9 +207,10 @@ def test_every_item_is_scored_once_and_no_worker_idles(
     async def run() -> None:
         dispatch, host = service(3, JobLimits(weights=weights, max_workers=max_workers))
         sent: Counter[str] = Counter()
-        verdicts = []
+        verdicts: dict[str, asyncio.Future[Verdict]] = {}
         for job, count in arrivals:
-            verdicts += submit(dispatch, job, count, first=sent[job])
+            names = [f"{job}/{number}" for number in range(sent[job], sent[job] + count)]
+            verdicts |= zip(names, submit(dispatch, job, count, first=sent[job]), strict=True)
             sent[job] += count
             if host.has:
                 end(dispatch, host, order.choice(sorted(host.has)))  # type: ignore[attr-defined]
@@ -212,7 +219,8 @@ def test_every_item_is_scored_once_and_no_worker_idles(
             end(dispatch, host, order.choice(sorted(host.has)))  # type: ignore[attr-defined]
             _work_is_conserved(dispatch, host, max_workers)
         await asyncio.sleep(0)
-        assert all(one.result().score == 1.0 for one in verdicts)
+        found = {name: one.result().score for name, one in verdicts.items()}
+        assert found == {name: score_of(name) for name in verdicts}
         assert {one.name: one.scored for one in dispatch.jobs} == dict(sent)
         assert not dispatch.items.waiting
 

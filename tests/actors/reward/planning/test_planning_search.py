@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gleaner.actors.reward.planning.items import Items, Stage
@@ -15,6 +15,9 @@ from tests.actors.reward.planning.test_planning_queue_model import some_items
 ONE = [Stage("run", 1.0, 12.0)]
 TWO = [Stage("compile", 1.0, 12.0), Stage("run", 10.0, 12.0)]
 CHECKS = st.sampled_from(TimeoutCheck)
+CAPS = st.integers(1, 5)
+EITHER = Items(np.zeros(4, int), np.zeros(4), np.array([[3.0, 1.0], [2.0, 2.0], [1.0, 2.0], [3.0, 3.0]]))
+"""Three and one workers do them, or two and two."""
 DELAYS = st.integers(0, 8).map(float)
 
 
@@ -48,6 +51,38 @@ def test_plan_gives_the_dearest_stage_its_fewest_first(
         assert not _able(items, [cap if items.times_s[:, 0].any() else 0, found[1] - 1], limits)
     if found[0] > 1:
         assert not _able(items, [found[0] - 1, found[1]], limits)
+
+
+@settings(max_examples=60)
+@given(some_items(), CHECKS, DELAYS, st.permutations([1.0, 10.0]), st.tuples(CAPS, CAPS))
+@example(EITHER, TimeoutCheck.OFF, 3.0, [1.0, 10.0], (5, 5))
+@example(EITHER, TimeoutCheck.OFF, 3.0, [10.0, 1.0], (5, 5))
+def test_plan_of_two_stages_equals_the_first_of_all_pairs(
+    items: Items, check: TimeoutCheck, max_delay_s: float, costs: list[float], caps: tuple[int, int]
+) -> None:
+    """The fewest of the dearest stage with the most of the other one, then the fewest of that."""
+    stages = [Stage(str(number), cost, 12.0) for number, cost in enumerate(costs)]
+    limits = limits_of(stages, max_delay_s, check)
+    needed = [bool(items.times_s[:, stage].any()) for stage in range(2)]
+    most = [min(cap, len(items)) if needs else 0 for cap, needs in zip(caps, needed, strict=True)]
+    pairs = itertools.product(*(range(count + 1) for count in most))
+    able = {pair for pair in pairs if _able(items, list(pair), limits)}
+    found = plan(items, stages, caps, limits)
+    if tuple(most) not in able:
+        assert (found.workers, found.kept) == (tuple(most), False)
+        return
+    dearest = costs.index(max(costs))
+    assert found.kept
+    assert found.workers[dearest] in _fewest(able, dearest, other=most[1 - dearest])
+    assert found.workers[1 - dearest] in _fewest(able, 1 - dearest, other=found.workers[dearest])
+
+
+def _fewest(able: set[tuple[int, ...]], stage: int, other: int) -> list[int]:
+    """The numbers of workers of a stage that pass, while one fewer does not. There is one, unless a further
+    worker makes a batch late (it changes the order in which the next stage gets the items): a binary search
+    finds any of them then."""
+    passing = {pair[stage] for pair in able if pair[1 - stage] == other}
+    return [count for count in sorted(passing) if count - 1 not in passing]
 
 
 def _able(items: Items, workers: list[int], limits: Limits) -> bool:
