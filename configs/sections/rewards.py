@@ -299,6 +299,11 @@ class Reward(Section, frozen=True, kw_only=True):
                 "stages.separate: expected false where share.with names a service: its settings divide the "
                 "work, got true"
             )
+        if self.share.with_ and self.timeouts.adaptive:
+            raise ValueError(
+                "timeouts.adaptive: expected false where reward.share.with names a service, which gets no "
+                "limits of this job, got true"
+            )
         if self.judge.used and not self.share.with_:
             self._check_parts(self.judge, self.judge.workers or self.workers)
 

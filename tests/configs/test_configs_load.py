@@ -133,6 +133,29 @@ def test_exact_job_has_no_adaptive_timeouts(tmp_path: Path) -> None:
     assert "reward.timeouts.adaptive: expected false where job.exact is set" in found
 
 
+@pytest.mark.parametrize("service", ["cluster", "http://10.0.0.1:8900"])
+def test_adaptive_timeouts_are_refused_when_a_service_scores(tmp_path: Path, service: str) -> None:
+    sections = (
+        f'[reward]\ndeadline_s = 30\nshare = {{ with = "{service}" }}\ntimeouts = {{ adaptive = true }}\n'
+    )
+    found = refused(write(tmp_path, sections))
+    assert "reward.timeouts.adaptive: expected false where reward.share.with names a service" in found
+
+
+@pytest.mark.parametrize(
+    ("setting", "answer"),
+    [
+        ("link = { workers = 1 }", "reward.stages.link: unknown key"),
+        ("run = { cost = 0 }", "reward.stages.run.cost: expected a number > 0, got 0"),
+        ("judge = { cost = -1.5 }", "reward.stages.judge.cost: expected a number > 0, got -1.5"),
+        ("run = { cost = nan }", "reward.stages.run.cost: expected"),
+        ("compile = { workers = -1 }", "reward.stages.compile.workers: expected an integer ≥ 0 and ≤ 4096"),
+    ],
+)
+def test_impossible_stages_are_refused(tmp_path: Path, setting: str, answer: str) -> None:
+    assert answer in refused(write(tmp_path, f"[reward.stages]\nseparate = true\n{setting}\n"))
+
+
 def test_every_problem_is_reported_at_once(tmp_path: Path) -> None:
     file = write(tmp_path, "[job]\nsteps = -1\n[nothing]\nx = 1\n")
     message = refused(file, "rollout.samples=one").splitlines()
