@@ -20,7 +20,7 @@ from gleaner.supervisor.system_messages import ActorState, SystemState
 
 MAX_ACTORS = 1000
 """Actors of one process that have series of their own; the others are summed up under `OTHERS`."""
-MAX_FIGURES = 24
+MAX_FIGURES = 48
 """Numeric figures of one actor's `summary` that have series."""
 MAX_LABEL = 120
 """Characters of one label's value."""

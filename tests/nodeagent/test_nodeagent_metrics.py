@@ -12,7 +12,7 @@ from real_nodes import Nodes
 
 from gleaner.nodeagent.exit_codes import IN_USE, USAGE, CannotRun
 from gleaner.nodeagent.files import ProcessFile, find_process, publish_process
-from gleaner.nodeagent.metrics import BY_NAME, MAX_ACTORS, METRICS, families
+from gleaner.nodeagent.metrics import BY_NAME, MAX_ACTORS, MAX_FIGURES, METRICS, families
 from gleaner.nodeagent.metrics_server import MetricsServer, Seen, look, metrics_address
 from gleaner.supervisor import Actor
 from gleaner.supervisor.inspection.link_figures import COUNTED
@@ -98,7 +98,7 @@ def test_series_are_bounded_and_keep_their_sums() -> None:
     }
     assert len(handled) == MAX_ACTORS + 1
     assert sum(handled.values()) == 100 * len(crowd)
-    assert len([name for name in found_values if "'actor-1')" in name]) < 40
+    assert len([name for name in found_values if "'actor-1')" in name]) < 16 + MAX_FIGURES
 
 
 @pytest.mark.parametrize("text", ["", "9464", "0.0.0.0:9464", "[::]:9464", "*:1", "127.0.0.1:", "a:99999"])
