@@ -1,6 +1,9 @@
 """Plans of a job with rounds: each from the steps of its own kind, N_prem for a period."""
 
+import dataclasses
 import math
+import random
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -13,6 +16,7 @@ from gleaner.actors.cluster.round_planner import RoundPlanner
 from gleaner.actors.cluster.seeding import SeedingPolicy, SeedingState
 from gleaner.actors.cluster.seeding_model import ModelPolicy
 from gleaner.actors.cluster.step_model import Machines, Work, predict
+from gleaner.actors.cluster.step_statistics import TRIM_UP
 from gleaner.actors.protocol.step_times import RoundKinds, Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace
 from gleaner.actors.training.round_draws import RoundDraws
@@ -22,7 +26,7 @@ from gleaner.configs.schema import Prices, Seeding
 
 PACE = EnginePace(step_s=0.01, context_s=3e-7, slots=64, cache_tokens=60_000)
 MACHINES = Machines(reserved=PACE, preemptible=PACE, engines=4.0, instance_engines=1.0, start_s=3.0, pace=1.0)
-KINDS = ["short", "short", "short", "short", "long"]
+KINDS = ("short", "short", "short", "short", "long")
 
 
 def works() -> dict[str, Work]:
@@ -48,12 +52,14 @@ class Job:
     state: SeedingState
     count: int = 3
     told: bool = True
+    kinds: Sequence[str] = KINDS
+    machines: Machines = MACHINES
 
     def step(self, number: int) -> tuple[str, float, float]:
         """The kind of a step, its seconds, and what was predicted; then the next one is planned."""
-        kind, ahead = KINDS[number % 5], KINDS[(number + 1) % 5]
+        kind, ahead = (self.kinds[one % len(self.kinds)] for one in (number, number + 1))
         work, window_s = works()[kind], self.state.t_seed_s
-        found = predict(work, MACHINES, np.array([window_s]), np.array([float(self.count)]))
+        found = predict(work, self.machines, np.array([window_s]), np.array([float(self.count)]))
         rolled_s, end_s = float(found.rolled_s[0]), float(found.end_s[0])
         predicted_s = self.state.predicted_s
         tokens = sum(map(sum, work.lengths)) / 16 / 4 + 100.0
@@ -67,9 +73,9 @@ class Job:
             next_prem=self.count,
             reserved_engines=4,
             seen=Seen(
-                step_s=end_s, seeding_s=window_s, update_s=2.0, rolled_s=rolled_s, start_s=3.0, reserved=PACE,
-                preemptible=PACE, requests=256, groups=64, limit=8000, lengths=work.lengths,
-                prompt_tokens=100.0, surplus=work.surplus,
+                step_s=end_s, seeding_s=window_s, update_s=2.0, rolled_s=rolled_s, start_s=3.0,
+                reserved=self.machines.reserved, preemptible=self.machines.preemptible, requests=256,
+                groups=64, limit=8000, lengths=work.lengths, prompt_tokens=100.0, surplus=work.surplus,
             ),
             rounds=RoundKinds(done=kind, ahead=ahead, shorts=4.0, surplus=16) if self.told else None,
         )  # fmt: skip
@@ -77,9 +83,9 @@ class Job:
         return kind, end_s, predicted_s
 
 
-def model() -> ModelPolicy:
+def model(prices: Prices | None = None) -> ModelPolicy:
     chosen = Seeding(controller="model", initial_s=10.0, min_s=0.0, max_s=1000.0, eta=3.0, time_weight=0.0)
-    return ModelPolicy(SeedingPolicy(chosen, n_reserved=4, n_prem_max=8), chosen, Prices(), 1)
+    return ModelPolicy(SeedingPolicy(chosen, n_reserved=4, n_prem_max=8), chosen, prices or Prices(), 1)
 
 
 def planned(*, told: bool) -> list[tuple[str, float, float]]:
@@ -107,11 +113,16 @@ def test_first_round_of_a_kind_keeps_the_window_and_promises_nothing() -> None:
         job.step(number)
     assert job.state.kinds.keys() == {"short"}
     assert job.state.predicted_s == 0.0
+    before = job.state = changed(job.state, "short", {"trim": 0.3})
     job.step(4)
     assert job.state.kinds.keys() == {"short", "long"}
     learnt = job.state.kinds["long"].learnt
     assert learnt is not None
     assert len(learnt.lengths) == 1, "a long round learns from long rounds only"
+    assert learnt.trim <= TRIM_UP
+    of_short = before.kinds["short"].learnt
+    assert of_short is not None
+    assert of_short.trim > TRIM_UP, "nothing was trimmed: this shows nothing"
 
 
 def test_window_of_one_kind_is_no_best_window_of_the_other_by_the_artifact_rule() -> None:
@@ -127,14 +138,119 @@ def test_window_of_one_kind_is_no_best_window_of_the_other_by_the_artifact_rule(
     assert known.state.kinds["long"].peak == begun.state.kinds["long"].peak
 
 
-def test_n_prem_stays_within_a_period() -> None:
-    policy = RoundPlanner(model())
-    job = Job(policy, policy.initial(4))
+DEAR = Prices(reserved_per_hour=15.0, preemptible_per_hour=2.0)
+"""With these a short round, a long one and a period are cheapest with other numbers of instances each."""
+
+
+def counts_of(kinds: Sequence[str]) -> list[int]:
+    """The instances wanted after each of 25 steps of these kinds, from the third period on."""
+    policy = RoundPlanner(model(DEAR))
+    job = Job(policy, policy.initial(4), kinds=kinds)
     counts = []
-    for number in range(20):
+    for number in range(25):
         job.step(number)
         counts.append(job.state.n_prem)
-    assert len(set(counts[9:])) == 1, "hosts would be rented and returned with every round"
+    return counts[9:]
+
+
+def period_cost(count: int) -> float:
+    """Of the hosts of a period with so many instances, each round with its best window."""
+    windows_s = np.linspace(0.0, 1000.0, 201)
+    ends_s = {
+        kind: float(predict(work, MACHINES, windows_s, np.full(201, float(count))).end_s.min())
+        for kind, work in works().items()
+    }
+    each = DEAR.reserved_per_hour + count * DEAR.preemptible_per_hour
+    return each * sum(ends_s[kind] for kind in KINDS)
+
+
+def test_n_prem_stays_within_a_period_and_is_the_cheapest_of_all_its_rounds() -> None:
+    short, long, period = (set(counts_of(kinds)) for kinds in (["short"], ["long"], KINDS))
+    assert len(period) == 1, "hosts would be rented and returned with every round"
+    least = min(period_cost(count) for count in range(1, 9))
+    assert period_cost(period.pop()) < 1.02 * least
+    assert short.isdisjoint(long), "both kinds have the same wish: this shows nothing"
+    assert all(period_cost(count) > 1.04 * least for count in short | long), "a kind's wish is the period's"
+
+
+def test_windows_remembered_of_one_kind_are_no_windows_of_the_other() -> None:
+    chosen = Seeding(controller="feedback", initial_s=50.0, min_s=0.0, max_s=1000.0, eta=3.0, memory=True)
+    rule = SeedingPolicy(chosen, n_reserved=4, n_prem_max=8)
+    rounds, rng = RoundPlanner(rule), random.Random(1)
+    found, alone, differing = rounds.initial(4), dict[str, SeedingState](), 0
+    for number in range(60):
+        kind, ahead = KINDS[number % 5], KINDS[(number + 1) % 5]
+        count = rng.randint(1, 3)
+        times = StepTimes(
+            train_wait_s=rng.uniform(60.0, 90.0) if kind == "long" else 0.0,
+            remote_wait_s=rng.uniform(0.0, 9.0), train_s=40.0, remote_s=30.0,
+            mean_prem=count + rng.choice([0.0, 0.0, 0.5]), next_prem=count, reserved_engines=4,
+            rounds=RoundKinds(done=kind, ahead=ahead, shorts=4.0),
+        )  # fmt: skip
+        known = alone.get(kind, rule.initial(4))
+        alone[kind] = rule.next(msgspec.structs.replace(known, t_seed_s=found.t_seed_s), times)
+        found = rounds.next(found, times)
+        assert found.kinds[kind].memory == alone[kind].memory
+        own = alone.get(ahead, alone[kind])
+        assert found.t_seed_s == own.memory.get(count, own.t_seed_s)
+        other_s = alone[kind].memory.get(count)
+        differing += kind != ahead and other_s is not None and other_s != found.t_seed_s
+    assert differing > 5, "the kinds remember the same windows: this shows nothing"
+
+
+@pytest.mark.parametrize("changes", [{"trim": 0.3}, {"growth": 0.08}], ids=["trim", "growth"])
+def test_plan_of_a_kind_has_its_own_trim_and_growth(changes: dict[str, float]) -> None:
+    policy = RoundPlanner(model())
+    job = Job(policy, policy.initial(4))
+    for number in range(8):
+        job.step(number)
+    other = Job(policy, changed(job.state, "short", changes))
+    for one in (job, other):
+        one.step(8)
+    plans = [(one.state.t_seed_s, one.state.predicted_s) for one in (job, other)]
+    assert plans[0] == plans[1]
+    for one in (job, other):
+        one.step(9)
+    assert job.state.kinds["long"] == other.state.kinds["long"]
+    assert job.state.kinds["short"] != other.state.kinds["short"]
+    unlike = Job(policy, changed(job.state, "long", changes), kinds=["short", "long"])
+    unlike.step(0)
+    job.kinds = unlike.kinds
+    job.step(0)
+    assert unlike.state.predicted_s > 1.05 * job.state.predicted_s or (
+        unlike.state.t_seed_s < 0.9 * job.state.t_seed_s
+    ), "the plan does not depend on it: this shows nothing"
+
+
+def changed(state: SeedingState, kind: str, changes: Mapping[str, float]) -> SeedingState:
+    """The state after rounds of this kind in which other values were learnt."""
+    known = state.kinds[kind]
+    assert known.learnt is not None
+    learnt = msgspec.structs.replace(known.learnt, **changes)
+    return msgspec.structs.replace(
+        state, kinds={**state.kinds, kind: msgspec.structs.replace(known, learnt=learnt)}
+    )
+
+
+def test_plan_of_a_kind_has_the_paces_that_the_other_measured_last() -> None:
+    slow = EnginePace(step_s=0.02, context_s=6e-7, slots=64, cache_tokens=60_000)
+    slower = dataclasses.replace(MACHINES, reserved=slow, preemptible=slow)
+    policy = RoundPlanner(model())
+    job = Job(policy, policy.initial(4))
+    for number in range(10):
+        job.step(number)
+    before = job.state
+    job.machines = slower
+    for number in range(10, 14):
+        job.step(number)
+    planned_s, window = job.state.predicted_s, np.array([job.state.t_seed_s])
+    ends_s = [
+        float(predict(works()["long"], machines, window, np.array([3.0])).end_s[0])
+        for machines in (slower, MACHINES)
+    ]
+    assert before.kinds["long"] == job.state.kinds["long"]
+    assert planned_s == pytest.approx(ends_s[0], rel=0.1)
+    assert ends_s[0] > 1.3 * ends_s[1], "machines are as before: this shows nothing"
 
 
 @pytest.mark.parametrize("controller", ["feedback", "artifact", "model"])
