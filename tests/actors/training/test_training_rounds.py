@@ -277,6 +277,22 @@ def test_rounds_begin_and_end_by_their_predicted_gain() -> None:
     assert [has_rounds(True, gain) for gain in (None, -0.01, 0.01)] == [True, False, True]
 
 
+def test_job_with_auto_leaves_its_rounds_after_a_long_round_only() -> None:
+    draws = RoundDraws(PROBLEMS, rule(6), auto=True)
+    draws.consider(0.5)
+    kinds = []
+    for step in range(1, 6):
+        event = draws.draw(f"step-{step}", draws.shape(f"step-{step}", step).groups, step)
+        assert event is not None
+        kinds.append(event.kind)
+        draws.apply(event)
+        settled = draws.settle(event.batch, range(4), [])
+        assert settled is not None
+        draws.apply(settled)
+        draws.consider(-0.1)
+    assert kinds == ["short", "short", "long", "plain", "plain"]
+
+
 def rule(
     launched: int, steps: int = 20, *, prompts: int = 4, drain: bool = True, ahead: int = 0
 ) -> RoundRule:
