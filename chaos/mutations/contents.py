@@ -254,8 +254,8 @@ CONTENTS: tuple[Mutation, ...] = (
         "equal scores are varied",
         "a group whose scores are all equal has no gradient",
         "rollout.state.group_events",
-        "    return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM\n",
-        "    return Standing.VARIED if scores else Standing.UNIFORM\n",
+        "    return _VARIED if len(scores) > 1 else _UNIFORM\n",
+        "    return _VARIED if scores else _UNIFORM\n",
         ("selection",),
     ),
     _slip(
@@ -270,8 +270,8 @@ CONTENTS: tuple[Mutation, ...] = (
         "drop what is varied",
         "a group with two different scores counts",
         "rollout.state.group_events",
-        "    return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM\n",
-        "    return Standing.VARIED if len(scores) > 2 else Standing.UNIFORM\n",
+        "    return _VARIED if len(scores) > 1 else _UNIFORM\n",
+        "    return _VARIED if len(scores) > 2 else _UNIFORM\n",
         ("selection", "I8"),
     ),
     _slip(

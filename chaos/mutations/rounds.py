@@ -73,8 +73,8 @@ ROUNDS: tuple[Mutation, ...] = (
         "a group counts only when no other can come before it any more",
         Edit(
             RACE,
-            "        place += 1\n        decided",
-            "        place += one.closed\n        decided",
+            "        place += 1\n",
+            "        place += one.closed\n",
         ),
         ("races",),
     ),
@@ -83,8 +83,8 @@ ROUNDS: tuple[Mutation, ...] = (
         "of the groups of a race the shortest count",
         Edit(
             RACE,
-            "    order = sorted(entrants, key=lambda one: (one.tokens, one.number))\n    droppable",
-            "    order = sorted(entrants, key=lambda one: (-one.tokens, one.number))\n    droppable",
+            "_BY_KEY = itemgetter(1, 0)",
+            "_BY_KEY = lambda one: (-one.tokens, one.number)",
         ),
         ("races",),
     ),

@@ -22,6 +22,9 @@ from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.tickets import Streams
 from gleaner.actors.rollout.state.token_log import Batch, TokenLog
 
+_OPEN, _UNIFORM, _VARIED, _KEPT = Standing.OPEN, Standing.UNIFORM, Standing.VARIED, Standing.KEPT
+"""Read here, as in `race`."""
+
 Selects = GroupsClosed | GroupsKept | GroupsDropped | GroupsAdded | SampleAgain
 
 
@@ -232,16 +235,16 @@ def events_of(batch: str, decision: Decision) -> list[Selects]:
 def _standing(batch: Batch, group: int, closed: bool) -> Standing:
     """closed: in a race, whether the group is."""
     if group in batch.fates.kept:
-        return Standing.KEPT
+        return _KEPT
     if why := batch.fates.dropped.get(group):
         return Standing.ABORTED if why == SURPLUS else Standing.DROPPED
     race = batch.submitted.race
     if closed and not batch.submitted.drop_uniform:
-        return Standing.VARIED  # its verdicts change nothing
+        return _VARIED  # its verdicts change nothing
     if (race and not closed) or not batch.complete(group):
-        return Standing.OPEN
+        return _OPEN
     scores = {log.score for log in batch.groups[group] if log.score is not None}
-    return Standing.VARIED if len(scores) > 1 else Standing.UNIFORM
+    return _VARIED if len(scores) > 1 else _UNIFORM
 
 
 def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:

@@ -2,7 +2,7 @@
 
 import random
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
 from hypothesis import given, settings
@@ -200,7 +200,7 @@ def test_bounds_that_meet_no_key_to_pass_change_no_decision(seed: int, drop_unif
     for one in entrants:
         end = next((key for key in keys if key >= one.tokens), 30)
         may = not one.closed and end > one.tokens
-        longer.append(replace(one, tokens=rng.randrange(one.tokens, end)) if may else one)
+        longer.append(one._replace(tokens=rng.randrange(one.tokens, end)) if may else one)
     assert decide_race(rule, longer) == decision
 
 
