@@ -106,12 +106,12 @@ class HostAdapterFactory(ModelAdapterFactory):
         return entry_of(config, run_id, listening, wall_s, rng)
 
     def reward_service(self, config: Config, calls: int) -> ScoringService:
-        """See `AdapterFactory`: it is reached over the simulated network."""
+        """See `AdapterFactory`: it is reached over the simulated network, and gets no batches."""
         from gleaner.actors.reward.verifiers.shared_service import SharedService
 
         share, rng = config.reward.share, random.Random(f"{self._seed}/calls/{self._process.pid}")
         connections = SimConnections(self._net, self._process, self._service)
-        return SharedService(share, share.job or config.job.name, calls, rng, connections)
+        return SharedService(share, share.job or config.job.name, calls, rng, connections, batches=False)
 
     def history(self, path: Path) -> SimHistory:
         """See `AdapterFactory`: it is on this host's disk."""

@@ -6,6 +6,8 @@ from gleaner.supervisor import Address, Message
 
 JOB_HEADER = "X-Gleaner-Job"
 """HTTP header in which a client of a reward service names its job."""
+BATCH_NAME = r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z"
+"""Pattern of the name of a batch, at a reward service that several jobs share: that of a run's id."""
 
 
 class GetProblems(Message, frozen=True):

@@ -61,7 +61,9 @@ class LocalWorkers:
     async def _score(self, stage: str, item: RewardItem, attempt: int) -> None:
         fetch = partial(self._blobs.fetch, "" if item.made_on == self._name else item.made_on)
         try:
-            verdict, took_s = await self._pools.verdict(self._ctx, stage, item.work, item.carried, fetch)
+            verdict, took_s = await self._pools.verdict(
+                self._ctx, stage, item.work, item.carried, fetch, item.batch
+            )
         except PoolFailed as problem:
             self._failed(problem)
             return

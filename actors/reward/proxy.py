@@ -193,6 +193,7 @@ class RewardProxy(Actor):
             self._journal.batch_announced(message.batch, items)
         if self._dispatch.batches.hint(message.batch, items, self.ctx.now()):
             self._scaling.changed()
+        self._pools.opened(message.batch, items)
 
     @handles(Score)
     async def score(self, message: Score) -> Deferred:
@@ -266,6 +267,8 @@ class RewardProxy(Actor):
     @handles(BatchEnded)
     async def batch_ended(self, message: BatchEnded) -> None:
         ended = self._dispatch.end_batch(message.batch)
+        if ended is not None:
+            self._pools.ended(message.batch)
         kind = ended.kind if ended is not None else ""
         planned = ended is not None and self._limits.planner.kind != STATIC
         history = self._dispatch.batches.history(kind) if planned else None

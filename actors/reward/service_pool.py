@@ -32,9 +32,15 @@ class ScoringService(Protocol):
     def open(self) -> None:
         """Read the key; nothing is called yet. Raises ServiceUnusable."""
 
-    async def score(self, item: pipe.TextItem) -> Judgement:
-        """The score of a response, within a deadline of its own. A failure of the service is a status of
-        ours. Cancelled, it ends its call."""
+    async def score(self, item: pipe.TextItem, batch: str) -> Judgement:
+        """The score of a response of a batch, within a deadline of its own. A failure of the service is a
+        status of ours. Cancelled, it ends its call."""
+
+    def opened(self, batch: str, items: int) -> None:
+        """A batch begins, of about so many responses: the service may prepare for it. Waits for nothing."""
+
+    def ended(self, batch: str) -> None:
+        """No verdict of a batch is needed any more. Waits for nothing."""
 
     async def close(self) -> None:
         """Close the connections."""
@@ -91,10 +97,19 @@ class ServicePool:
         """See `WorkerPool`: the dispatch gives so many items at a time."""
         self.workers = max(workers, 1)
 
-    async def scored(
-        self, item: pipe.Scorable | pipe.StageItem, *, deadline_s: float | None = None
-    ) -> tuple[Verdict, float]:
-        """The verdict of an item, and the seconds of its last call. Raises `Overloaded`, `PoolFailed`."""
+    def opened(self, batch: str, items: int) -> None:
+        """See `ScoringService`."""
+        if not self._failure:
+            self._service.opened(batch, items)
+
+    def ended(self, batch: str) -> None:
+        """See `ScoringService`."""
+        if not self._failure:
+            self._service.ended(batch)
+
+    async def scored(self, item: pipe.Scorable | pipe.StageItem, batch: str) -> tuple[Verdict, float]:
+        """The verdict of an item of a batch, and the seconds of its last call. Raises `Overloaded`,
+        `PoolFailed`."""
         if isinstance(item, pipe.StageItem):
             return Verdict(None, VERIFIER_FAILED, "a service has all stages of its items"), 0.0
         if self._failure:
@@ -108,12 +123,12 @@ class ServicePool:
             self.queued -= 1
         self.calls += 1
         try:
-            return await self._asked(item)
+            return await self._asked(item, batch)
         finally:
             self.calls -= 1
             self._free.release()
 
-    async def _asked(self, item: pipe.Scorable) -> tuple[Verdict, float]:
+    async def _asked(self, item: pipe.Scorable, batch: str) -> tuple[Verdict, float]:
         if isinstance(item, pipe.ScoreItem):
             text = await self.readers.read(pipe.ReadItem(item.split, item.index, item.tokens))
             if isinstance(text, Verdict):
@@ -122,7 +137,7 @@ class ServicePool:
         attempts = 0
         while True:
             began_s = asyncio.get_running_loop().time()
-            judged = await self._service.score(item)
+            judged = await self._service.score(item, batch)
             took_s = asyncio.get_running_loop().time() - began_s
             attempts += 1
             if judged.status not in OURS:

@@ -125,7 +125,12 @@ class StagePools:
     @property
     def calls(self) -> int:
         """Calls under way at the service that scores for the job."""
-        return sum(pool.calls for pool in self.pools.values() if isinstance(pool, ServicePool))
+        return sum(service.calls for service in self._services)
+
+    @property
+    def _services(self) -> list[ServicePool]:
+        """The pools whose items a service scores."""
+        return [pool for pool in self.pools.values() if isinstance(pool, ServicePool)]
 
     @property
     def alive(self) -> int:
@@ -154,11 +159,21 @@ class StagePools:
         if (pool := self.pools.get(stage)) is not None:
             pool.resize(min(workers, self.most[stage]))
 
+    def opened(self, batch: str, items: int) -> None:
+        """A batch begins, of about so many responses: a service that scores for the job gets a hint."""
+        for service in self._services:
+            service.opened(batch, items)
+
+    def ended(self, batch: str) -> None:
+        """No verdict of a batch is needed any more: neither are those of such a service."""
+        for service in self._services:
+            service.ended(batch)
+
     async def verdict(
-        self, ctx: Context, stage: str, work: bytes, carried: bytes, fetch: Fetch
+        self, ctx: Context, stage: str, work: bytes, carried: bytes, fetch: Fetch, batch: str = ""
     ) -> tuple[Verdict, float]:
         """One stage of an item, and the seconds that a worker took for it. work: packed; carried: see
-        `gleaner.actors.reward.carried`. Raises PoolFailed."""
+        `gleaner.actors.reward.carried`; batch: of the item, for a service that scores. Raises PoolFailed."""
         pool = self.pools.get(stage)
         if pool is None:
             return Verdict(None, VERIFIER_FAILED, f"there is no worker of stage {stage!r:.40} here"), 0.0
@@ -174,6 +189,8 @@ class StagePools:
         late_s = self._verdict_s * (1 + pool.queued // pool.workers)
         try:
             async with ctx.wait("a verdict", on=stage, deadline_s=late_s, go_on=True):
+                if isinstance(pool, ServicePool):
+                    return await pool.scored(whole, batch)
                 return await pool.scored(whole)
         except Overloaded as full:  # its queue is longer than any credit: a defect, and no verdict
             return Verdict(None, OVERLOADED, str(full)), 0.0

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import msgspec
 
 from gleaner.actors.gateway.ask import BadAsk
+from gleaner.actors.protocol.reward import BATCH_NAME
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward_service.asking import Scored, TooLong
 from gleaner.actors.reward_service.client_batches import MOST_NAMED_ITEMS
@@ -26,8 +27,8 @@ MAX_ITEMS = 1024
 DONE, RUNNING = 0, 1
 """ROLL's `errcode`."""
 
-BatchName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]{0,99}\Z")]
-"""Of a client's batch, in its job: 1 to 100 letters, digits or ._-, as a run's id."""
+BatchName = Annotated[str, msgspec.Meta(pattern=BATCH_NAME)]
+"""Of a client's batch, in its job: 1 to 100 letters, digits or ._-."""
 
 Item = tuple[Entry, str]
 """A problem, and the response to it."""

@@ -19,6 +19,7 @@ from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.service_pool import ServiceUnusable
 from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import http_calls
+from gleaner.actors.reward.verifiers.batch_announcements import BatchAnnouncements, named
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
 from gleaner.actors.reward.verifiers.http_wires import BadAnswer, shown
 from gleaner.actors.reward.verifiers.port import BadVerifier
@@ -27,7 +28,9 @@ from gleaner.configs.schema import Share
 
 MOST = 32
 """Responses of a `SharedVerifier` that are at the service at a time."""
-ROUTE = "/score"
+ROUTE, BATCHES = "/score", "/batches"
+NOTICES = 2
+"""Connections for announcements of batches, beside those of the responses."""
 
 
 Post = Callable[[str, bytes], Awaitable[bytes]]
@@ -73,10 +76,16 @@ class _Calls:
         key = http_calls.secret(self._share.key_env, "reward.share.key_env")
         return {JOB_HEADER: self._job, **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    async def judged(self, post: Post, item: pipe.TextItem) -> Judgement:
-        """The score of one response, within the deadline of the settings."""
+    async def judged(self, post: Post, item: pipe.TextItem, batch: str = "") -> Judgement:
+        """The score of one response, within the deadline of the settings. batch: its name there, "" for
+        none."""
         body = msgspec.json.encode(
-            {"task": item.task, "problem": msgspec.Raw(item.entry), "response": item.response}
+            {
+                "task": item.task,
+                "problem": msgspec.Raw(item.entry),
+                "response": item.response,
+                **({"batch": batch} if batch else {}),
+            }
         )
         failures: list[str] = []
         try:
@@ -88,6 +97,10 @@ class _Calls:
             return Judgement(0.0, verdicts.UNAVAILABLE, text[:MAX_DETAIL])
         except BadAnswer as problem:
             return Judgement(0.0, verdicts.VERIFIER_FAILED, f"{self._url}: {problem}"[:MAX_DETAIL])
+
+    async def announced(self, post: Post, body: dict[str, object]) -> None:
+        """Announce a batch or its end. Raises Unavailable, BadAnswer."""
+        await post(f"{self._url}{BATCHES}", msgspec.json.encode(body))
 
     async def _asked(self, post: Post, body: bytes) -> Judgement:
         """Raises Unavailable, BadAnswer."""
@@ -110,6 +123,8 @@ class SharedService:
         most: calls at a time.
         rng: of the waits between tries.
         connections: to it; None: of the machine.
+        batches: whether the service gets the batches of this job. Without them it has each response alone,
+            and responses that are at it together are a batch.
     """
 
     def __init__(
@@ -119,8 +134,12 @@ class SharedService:
         most: int,
         rng: random.Random | None = None,
         connections: Connections | None = None,
+        *,
+        batches: bool = True,
     ) -> None:
-        self._calls, self._most = _Calls(share, job, rng or random.Random()), most
+        rng = rng or random.Random()
+        self._calls, self._most = _Calls(share, job, rng), most + NOTICES * batches
+        self._batches = BatchAnnouncements(self._announce, rng) if batches else None
         self._headers: dict[str, str] = {}
         self._connections = connections or http_calls.HttpConnections()
 
@@ -131,15 +150,30 @@ class SharedService:
         except BadVerifier as problem:
             raise ServiceUnusable(str(problem)) from problem
 
-    async def score(self, item: pipe.TextItem) -> Judgement:
+    async def score(self, item: pipe.TextItem, batch: str) -> Judgement:
         """See `ScoringService`."""
-        return await self._calls.judged(self._post, item)
+        return await self._calls.judged(self._post, item, named(batch) if self._batches is not None else "")
+
+    def opened(self, batch: str, items: int) -> None:
+        """See `ScoringService`."""
+        if self._batches is not None:
+            self._batches.opened(batch, items)
+
+    def ended(self, batch: str) -> None:
+        """See `ScoringService`."""
+        if self._batches is not None:
+            self._batches.ended(batch)
+
+    async def _announce(self, body: dict[str, object]) -> None:
+        await self._calls.announced(self._post, body)
 
     async def _post(self, url: str, body: bytes) -> bytes:
         return await self._connections.post(url, body, self._headers, self._most)
 
     async def close(self) -> None:
         """See `ScoringService`."""
+        if self._batches is not None:
+            await self._batches.close()
         await self._connections.close()
 
 
