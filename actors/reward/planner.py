@@ -1,8 +1,8 @@
 """RewardPlanner: computes how many reward workers each stage needs, in a process of its own.
 
 A plan takes up to seconds of a core (DistRS section 6.3), in which the proxy must answer. It keeps no state
-that a plan depends on, but the window of an autoscaler: a planner that dies costs one plan, and the last one
-stands.
+that a plan depends on, but the window of an autoscaler and the calibration of a fixed number: a planner that
+dies costs one plan, and the last one stands.
 """
 
 from collections.abc import Mapping
@@ -74,6 +74,7 @@ def view_of(message: PlanWorkers, now_s: float) -> tuple[ServiceView, list[Stage
             one.name,
             OpenBatch(now_s + one.origin_s, one.expected, one.arrived, one.queued, one.running_s),
             _known(histories, one.history) or unknown(one.expected, stages),
+            one.history,
         )
         for one in message.batches
     ]

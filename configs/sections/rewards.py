@@ -78,7 +78,17 @@ class Http(Section, frozen=True, kw_only=True):
 class Planner(Section, frozen=True, kw_only=True):
     """How many reward workers there are while a job runs."""
 
-    kind: Literal["static", "distrs", "distrs-strict", "history", "zero-queue", "hpa", "reactive"] = "static"
+    kind: Literal[
+        "static",
+        "distrs",
+        "distrs-strict",
+        "history",
+        "zero-queue",
+        "static-peak",
+        "static-mean",
+        "hpa",
+        "reactive",
+    ] = "static"
     """static: as many as the settings name. The others start and end workers: `distrs` plans the fewest that
     do not delay a training step (docs/rewards.md has all of them)."""
     max_delay_s: Positive = 5.0

@@ -264,7 +264,7 @@ class RewardService:
         for item in batch.running.values():
             running_s[item.stage].append(self._now_s - item.begun_s)
         open_batch = OpenBatch(batch.origin_s, len(batch.batch.arrivals_s), batch.arrived, queued, running_s)
-        return ActiveBatch(batch.job, open_batch, self._history(batch), lambda: self._truth(batch))
+        return ActiveBatch(batch.job, open_batch, self._history(batch), truth=lambda: self._truth(batch))
 
     def _truth(self, batch: _Running) -> Items:
         """All that is to come of it, exactly."""

@@ -4,7 +4,7 @@ import random
 from collections.abc import Sequence
 
 from gleaner.actors.reward.planning.items import Stage
-from gleaner.actors.reward.planning.policies import Autoscaler, Planned, ScalingPolicy, ZeroQueue
+from gleaner.actors.reward.planning.policies import Autoscaler, Calibrated, Planned, ScalingPolicy, ZeroQueue
 from gleaner.actors.reward.planning.queue_model import TimeoutCheck
 
 STATIC = "static"
@@ -15,6 +15,8 @@ CHECKS = {
     "history": TimeoutCheck.OFF,
 }
 AUTOSCALERS = {"hpa": False, "reactive": True}
+CALIBRATED = {"static-peak": True, "static-mean": False}
+"""Whether the workers are the most that the calibration used at once; else their mean."""
 ZERO_QUEUE = "zero-queue"
 
 
@@ -26,6 +28,8 @@ def policy(
         return Planned(stages, caps, max_delay_s, CHECKS[kind], rng)
     if kind == ZERO_QUEUE:
         return ZeroQueue(stages, rng, dedicated=False)
+    if kind in CALIBRATED:
+        return Calibrated(CALIBRATED[kind])
     return Autoscaler(caps, by_queue=AUTOSCALERS[kind])
 
 

@@ -7,7 +7,7 @@ queues. Pure.
 
 import math
 import random
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -24,17 +24,21 @@ SHARED = ""
 """Name of the pool that all jobs share; a dedicated one has the name of its job."""
 Workers = tuple[int, ...]
 """Of each stage."""
+MOST_CALIBRATIONS = 64
+"""Kinds of batches; the one without a batch for the longest time is calibrated again beyond that."""
 DOWN_WINDOW_S, TOLERANCE = 300.0, 0.1  # defaults of Kubernetes' autoscaler
 
 
 @dataclass(frozen=True, slots=True)
 class ActiveBatch:
     """A batch that has begun and is not complete. history: of the batch before it, or what is assumed without
-    one; truth: what there is to come, in a simulation alone, where the ideal policy reads it."""
+    one; kind: of the batch before it, "" if the history is assumed; truth: what there is to come, in a
+    simulation alone, where the ideal policy reads it."""
 
     job: str
     open: OpenBatch
     history: BatchHistory
+    kind: str = ""
     truth: Callable[[], Items] | None = None
 
 
@@ -158,6 +162,32 @@ class Fixed:
     def workers(self, view: ServiceView) -> Mapping[str, Workers]:
         """See `ScalingPolicy`."""
         return {SHARED: self._workers}
+
+
+class Calibrated:
+    """`Fixed` for a service that runs: the calibration of each kind of batch is its first one that ended.
+    Until then a kind has the workers of the history that is assumed for it."""
+
+    period_s = 0.0
+    order = Order.FCFS
+    dedicated = False
+    foresees = False
+
+    def __init__(self, peak: bool) -> None:
+        self._peak = peak
+        self._calibration: OrderedDict[str, BatchHistory] = OrderedDict()
+
+    def workers(self, view: ServiceView) -> Mapping[str, Workers]:
+        """See `ScalingPolicy`."""
+        for batch in view.batches:
+            if batch.kind:
+                self._calibration.setdefault(batch.kind, batch.history)
+                self._calibration.move_to_end(batch.kind)
+        while len(self._calibration) > MOST_CALIBRATIONS:
+            self._calibration.popitem(last=False)
+        assumed = [batch.history for batch in view.batches if not batch.kind]
+        known = [*self._calibration.values(), *assumed]
+        return {SHARED: fixed_workers(known, self._peak)} if known else {}
 
 
 class Autoscaler:

@@ -145,6 +145,22 @@ async def test_planner_needs_one_worker_where_items_never_meet(tmp_path: Path) -
             await system.ask(PLANNER, asked(broken, 2), WorkersPlanned, deadline_s=30.0)
 
 
+@pytest.mark.parametrize(("kind", "calibrated"), [("static-peak", 3), ("static-mean", 1)])
+async def test_planner_of_a_fixed_number_keeps_that_of_the_first_batch(
+    tmp_path: Path, kind: str, calibrated: int
+) -> None:
+    """Three of its items met, in 20 of its 1,000 s. A later batch of which all items meet changes nothing."""
+    async with TestSystem(tmp_path) as system:
+        system.spawn(PLANNER, lambda: RewardPlanner(kind, 5.0))
+
+        async def planned(one: HistoryPlanned | None) -> list[int]:
+            return (await system.ask(PLANNER, asked(one, 8), WorkersPlanned, deadline_s=30.0)).workers
+
+        assert await planned(None) == [8], "nothing is known of a first batch: all items at once"
+        assert await planned(history([0.0, 5.0, 10.0, 980.0], [20.0] * 4)) == [calibrated]
+        assert await planned(history([0.0] * 8, [20.0] * 8)) == [calibrated]
+
+
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncIterator[tuple[TestSystem, TestSystem]]:
     async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
