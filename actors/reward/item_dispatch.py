@@ -52,21 +52,28 @@ class ItemDispatch:
         most_waiting: items that may wait for a worker.
         attempts: tries of an item whose results are failures of ours, each on a host.
         limits: of each of several jobs that share the service.
+        aging_s: after which a waiting item goes before items of batches that are complete sooner.
     """
 
     def __init__(
-        self, stages: Sequence[str], most_waiting: int, attempts: int, limits: JobLimits | None = None
+        self,
+        stages: Sequence[str],
+        most_waiting: int,
+        attempts: int,
+        limits: JobLimits | None = None,
+        aging_s: float = float("inf"),
     ) -> None:
         self.stages = list(stages)
-        self._attempts = attempts
+        self._attempts, self._aging_s = attempts, aging_s
         self.jobs = RewardJobs(limits)
-        self.items = OpenItems(most_waiting, self.jobs)
+        self.items = OpenItems(most_waiting, self.jobs, aging_s)
         self.hosts = ScoringHosts()
         self.batches = RewardBatches(self.stages)
         self.verdicts = VerdictCache()
         self.counts: Counter[str] = Counter()
         """Items lost with a host, results of ours that are tried elsewhere, results that came too late,
-        results of hosts that did not have the item, items that began again."""
+        results of hosts that did not have the item, items that began again, items that waited beyond
+        `aging_s`."""
         self._links: dict[str, HostLink] = {}
         self._done: dict[str, asyncio.Future[Verdict]] = {}
         self.on_verdict: Callable[[RewardItem, Verdict], None] = _nothing
@@ -284,9 +291,11 @@ class ItemDispatch:
                     self.hosts.workers(stage),
                     self.hosts.ahead(stage),
                 )
-                item = self.items.next(stage, jobs, self.batches.complete_s)
+                item = self.items.next(stage, jobs, self.batches.complete_s, now_s)
                 if item is None:
                     break
+                if now_s - item.arrival_s > self._aging_s:
+                    self.counts["aged"] += 1
                 if item.failed_on != NOWHERE or item.made_on != NOWHERE:
                     host = self.hosts.choose(stage, avoided=item.failed_on, preferred=item.made_on) or host
                 self.items.place(item, host.name, now_s)

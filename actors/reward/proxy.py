@@ -123,7 +123,11 @@ class RewardProxy(Actor):
             parts,
         )
         self._dispatch = ItemDispatch(
-            self._pipelines.names, settings.reward.max_queue, settings.reward.attempts, jobs
+            self._pipelines.names,
+            settings.reward.max_queue,
+            settings.reward.attempts,
+            jobs,
+            settings.reward.aging_s,
         )
         self._dispatch.hosts.most_ahead = self._pools.most_ahead
         self._given: Counter[str] = Counter()  # verdicts, by status

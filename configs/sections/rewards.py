@@ -241,6 +241,9 @@ class Reward(Section, frozen=True, kw_only=True):
     max_queue: Annotated[int, Meta(ge=1, le=2**16)] = 1024
     """Scores that may wait for a worker, and so the verdicts that a job requests at a time; each takes the
     memory of its response, tens of bytes a token."""
+    aging_s: Positive = 60.0
+    """Waiting items leave by the batch that is complete first. One that reached the service longer ago than
+    this counts as if its batch were complete earlier by the excess, so that no job starves."""
     sick_share: Annotated[float, Meta(ge=0, le=1)] = 0.2
     """Share of the last 200 verdicts above which failures of the verifier, its sandbox or its workers stop
     the job from handing out groups (with fewer than 20 verdicts: all of them). 1: never."""

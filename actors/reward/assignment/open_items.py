@@ -84,10 +84,13 @@ class OpenItems:
     Args:
         most_waiting: items that may wait; beyond that none is added.
         jobs: whose items these are; their counts follow.
+        aging_s: an item that waits longer goes before those of batches that are complete sooner.
     """
 
-    def __init__(self, most_waiting: int, jobs: RewardJobs | None = None) -> None:
-        self._most_waiting = most_waiting
+    def __init__(
+        self, most_waiting: int, jobs: RewardJobs | None = None, aging_s: float = float("inf")
+    ) -> None:
+        self._most_waiting, self._aging_s = most_waiting, aging_s
         self._jobs = jobs if jobs is not None else RewardJobs()
         self._items: dict[str, RewardItem] = {}
         self._queues: dict[str, dict[str, BatchQueues[RewardItem]]] = {}  # by stage and job
@@ -147,14 +150,17 @@ class OpenItems:
         self._items[item.id] = item
         self._enqueue(item)
 
-    def next(self, stage: str, jobs: Iterable[str], complete_s: Mapping[str, float]) -> RewardItem | None:
+    def next(
+        self, stage: str, jobs: Iterable[str], complete_s: Mapping[str, float], now_s: float = 0.0
+    ) -> RewardItem | None:
         """The item of a stage, of one of these jobs, that a host gets next, by `place`; None if none waits.
         complete_s: when each batch is complete if nothing queues, as far as it can be foreseen."""
         of_job = self._queues.get(stage, {})
         queues = [of_job[job] for job in jobs if job in of_job]
         while queues := [queue for queue in queues if queue]:
-            queue = min(queues, key=lambda one: one.first(complete_s)) if len(queues) > 1 else queues[0]
-            item = queue.pick(complete_s)
+            several = len(queues) > 1
+            queue = min(queues, key=lambda one: one.first(complete_s, now_s)) if several else queues[0]
+            item = queue.pick(complete_s, now_s)
             if item is not None and item.open and item.host == NOWHERE and item.stage == stage:
                 return item
         return None
@@ -212,7 +218,7 @@ class OpenItems:
 
     def _into_queue(self, item: RewardItem) -> None:
         queues = self._queues.setdefault(item.stage, {})
-        queues.setdefault(item.job, BatchQueues()).add(item.batch, item.arrival_s, item)
+        queues.setdefault(item.job, BatchQueues(self._aging_s)).add(item.batch, item.arrival_s, item)
 
     def _waits_no_longer(self, item: RewardItem) -> None:
         self._jobs.get(item.job).queued -= 1
