@@ -6,8 +6,9 @@ from gleaner.supervisor import Message
 
 
 class StagePlanned(msgspec.Struct, frozen=True, kw_only=True):
-    """A stage: the cost of one worker for one second, the seconds after which an item is killed there, the
-    most workers that it may have, and how many have an item, or are there; queued: items that wait."""
+    """A stage: the cost of one worker for one second, the seconds after which the stage's own limit ends
+    an item, the most workers that it may have, and how many have an item, or are there; queued: items that
+    wait."""
 
     name: str
     cost: float

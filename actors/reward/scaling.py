@@ -36,7 +36,7 @@ class WorkerScaling:
     """See the module.
 
     Args:
-        stages: of the service, with costs and timeouts.
+        stages: of the service, with costs and their own timeouts (T_j).
         least: workers that a host keeps whatever is planned, by host.
         resize: gives a host so many workers of a stage.
     """

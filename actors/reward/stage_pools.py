@@ -66,7 +66,7 @@ class StageLimits:
             workers=workers,
             pool=pool_limits(reward),
             verdict_s=reward.verdict_s,
-            limits_s={stage.name: stage.timeout_s for stage in pipelines.stages},
+            limits_s={name: pipelines.limit_s(name) for name in pipelines.names},
             staged=reward.stages.separate,
             read_s=min(reward.problem_s, READ_S),
         )

@@ -7,6 +7,7 @@ its own (DistRS section 4). Each stage has workers, hosts and costs of its own.
 
 from collections.abc import Sequence
 
+from gleaner.actors.reward import stage_timeouts
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.reward.planning.items import Stage
 from gleaner.actors.reward.verifiers.registry import CODE, is_compiled
@@ -30,7 +31,7 @@ class Pipelines:
     """The stages of the items of each task."""
 
     def __init__(self, tasks: Sequence[Task], reward: Reward) -> None:
-        self._reward = reward
+        self._reward, self._tasks = reward, list(tasks)
         self._by_task = [pipeline_of(task, staged=reward.stages.separate) for task in tasks]
         self._by_name = {task.name: stages for task, stages in zip(tasks, self._by_task, strict=True)}
         training = Mixture(shares_of(tasks))
@@ -45,10 +46,33 @@ class Pipelines:
     @property
     def stages(self) -> list[Stage]:
         """The same, for plans."""
-        return [Stage(name, self._of(name).cost, self.limit_s(name)) for name in self.names]
+        return [Stage(name, self._of(name).cost, self.timeout_s(name)) for name in self.names]
+
+    def timeout_s(self, name: str) -> float:
+        """T_j of plans: the longest time that the limits of the tasks allow an item in a stage."""
+        reward = self._reward
+        if reward.share.with_:
+            return reward.share.deadline_s
+        if name == JUDGE:
+            return reward.judge.deadline_s
+        return max(
+            self._task_s(task, name)
+            for task, stages in zip(self._tasks, self._by_task, strict=True)
+            if name in stages
+        )
+
+    def _task_s(self, task: Task, name: str) -> float:
+        if name == COMPILE:
+            return stage_timeouts.compile_s(task)
+        if name == RUN:
+            return stage_timeouts.run_s(task, self._reward)
+        together = task.judge.weight and not self._reward.stages.separate
+        judge_s = self._reward.judge.deadline_s if together else 0.0
+        return stage_timeouts.own_s(task, self._reward) + judge_s
 
     def limit_s(self, name: str) -> float:
-        """Time limit of a worker for one item in a stage; a worker that hangs is found by it."""
+        """Time limit of a worker for one item in a stage; a worker that hangs is found by it. Longer than
+        `timeout_s`: it has the waits of a busy host, and what the worker does around the item."""
         reward = self._reward
         if not reward.stages.separate:
             return reward.worker_s

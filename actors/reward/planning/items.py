@@ -23,7 +23,7 @@ class Stage:
     Args:
         name: of the stage; a column of a trace has it.
         cost: of one worker for one second, in any unit that all stages share (cores, dollars).
-        timeout_s: an item is killed after so long in this stage.
+        timeout_s: T_j; an item is ended after so long in this stage, by the stage's own limit.
     """
 
     name: str

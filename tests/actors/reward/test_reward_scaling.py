@@ -31,8 +31,9 @@ from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits, StagePools
-from gleaner.actors.reward.stages import SCORE
+from gleaner.actors.reward.stages import SCORE, Pipelines
 from gleaner.configs.load import from_tree
+from gleaner.configs.schema import Task
 from gleaner.supervisor import Refused
 from gleaner.supervisor.testing import TestSystem
 
@@ -103,10 +104,10 @@ async def test_workers_that_were_idle_first_end_first() -> None:
     await pool.close()
 
 
-def asked(history: HistoryPlanned | None, expected: int) -> PlanWorkers:
+def asked(history: HistoryPlanned | None, expected: int, timeout_s: float = 60.0) -> PlanWorkers:
     return PlanWorkers(
         stages=[
-            StagePlanned(name="run", cost=1.0, timeout_s=60.0, most=64, workers=1, busy=0, queued=0),
+            StagePlanned(name="run", cost=1.0, timeout_s=timeout_s, most=64, workers=1, busy=0, queued=0),
         ],
         batches=[
             BatchPlanned(
@@ -159,6 +160,24 @@ async def test_planner_of_a_fixed_number_keeps_that_of_the_first_batch(
         assert await planned(None) == [8], "nothing is known of a first batch: all items at once"
         assert await planned(history([0.0, 5.0, 10.0, 980.0], [20.0] * 4)) == [calibrated]
         assert await planned(history([0.0] * 8, [20.0] * 8)) == [calibrated]
+
+
+@pytest.mark.parametrize(("longest_s", "planned"), [(10.0, 2), (9.0, 4)])
+async def test_planner_lets_items_queue_that_the_limit_of_their_stage_ends_in_time(
+    tmp_path: Path, longest_s: float, planned: int
+) -> None:
+    """One item is the longest, three others are short. With 10 s for each they may queue behind each other
+    where the longest takes 10 s. The limit of a hung worker, four times as long, would let none queue."""
+    reward = from_tree({"reward": {"deadline_s": 10.0}}, "test").reward
+    (stage,) = Pipelines([Task()], reward).stages
+    async with TestSystem(tmp_path) as system:
+        system.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
+        last = history([0.0] * 4, [longest_s, 1.0, 1.0, 1.0])
+        plan = await system.ask(PLANNER, asked(last, 4, stage.timeout_s), WorkersPlanned, deadline_s=30.0)
+        assert plan.workers == [planned]
+        hung_s = reward.worker_s
+        plan = await system.ask(PLANNER, asked(last, 4, hung_s), WorkersPlanned, deadline_s=30.0)
+        assert plan.workers == [4]
 
 
 @pytest.fixture
@@ -214,3 +233,4 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
     (batch,), (known,) = requests[-1].batches, requests[-1].histories
     assert (batch.name, batch.expected, batch.history) == ("step-2", 6, known.name)
     assert len(np.frombuffer(known.times_s, "<f8")) == 2, "the items of step 1"
+    assert [stage.timeout_s for stage in requests[-1].stages] == [config.reward.deadline_s]

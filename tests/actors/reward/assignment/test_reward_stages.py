@@ -4,13 +4,16 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
+from gleaner.actors.reward import stage_timeouts
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.carried import MAX_BYTES, BadCarried, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.item_dispatch import MOST_LOSSES, ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.stage_pools import StageLimits
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE, Pipelines, pipeline_of
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, Judgement
+from gleaner.actors.reward.verifiers.compiled_code import CompiledParams
 from gleaner.configs.load import from_tree
 
 THREE = (COMPILE, RUN, JUDGE)
@@ -73,6 +76,55 @@ def test_pipeline_follows_from_the_verifier() -> None:
     ]
     assert {made.of_problem("train", index) for index in range(9)} == {(SCORE, JUDGE), THREE}
     assert pipeline_of(config.task[1], staged=False) == (SCORE,)
+
+
+JUDGE_SETTINGS = {"url": "http://judge:1/v1", "model": "m", "rubric_text": "r", "deadline_s": 40.0}
+OWN = {"data": "d.jsonl", "verifier": "code"}
+LIMITS = [
+    ([{}], False, {SCORE: 20.0}),
+    ([{**OWN, "params": {"deadline_s": 5.0}}], False, {SCORE: 5.0}),
+    ([{**OWN, "params": CPP}], False, {SCORE: 20.0}),
+    ([{**OWN, "params": {**CPP, "compile_s": 12.0}}], True, {COMPILE: 12.0, RUN: 8.0}),
+    ([{**OWN, "params": {**CPP, "deadline_s": 4.0}}], True, {COMPILE: 10.0, RUN: 4.0}),
+    ([{"data": "d.jsonl", "verifier": "http"}], False, {SCORE: 9.0}),
+    ([{"data": "d.jsonl"}], False, {SCORE: 3.0}),
+    ([{"data": "d.jsonl", "verifier": "judge"}], True, {SCORE: 40.0}),
+    ([{"judge": {"weight": 0.5}}], False, {SCORE: 60.0}),
+    ([{"judge": {"weight": 0.5}}], True, {SCORE: 20.0, JUDGE: 40.0}),
+    ([{**OWN, "params": {"deadline_s": 5.0}}, {**OWN, "name": "long"}], False, {SCORE: 20.0}),
+]
+
+
+@pytest.mark.parametrize(("tasks", "separate", "timeouts_s"), LIMITS)
+def test_plans_have_the_limits_of_the_stages_and_workers_that_hang_a_longer_one(
+    tasks: list[dict[str, object]], separate: bool, timeouts_s: dict[str, float]
+) -> None:
+    tree = {
+        "task": tasks,
+        "reward": {
+            "deadline_s": 20.0,
+            "function": {"call": "m:f", "deadline_s": 3.0},
+            "http": {"url": "http://h:1/s", "deadline_s": 9.0},
+            "judge": JUDGE_SETTINGS,
+            "stages": {"separate": separate},
+        },
+    }
+    config = from_tree(tree, "test")
+    made = Pipelines(config.task, config.reward)
+    assert {stage.name: stage.timeout_s for stage in made.stages} == timeouts_s
+    limits = StageLimits.of(config.reward, made, made.workers())
+    assert limits.limits_s == {name: made.limit_s(name) for name in timeouts_s}
+    assert all(limits.limits_s[name] >= 2 * timeouts_s[name] for name in timeouts_s)
+
+
+def test_plans_have_the_deadline_of_a_shared_service_for_a_call() -> None:
+    config = from_tree({"reward": {"share": {"with": "http://h:1", "deadline_s": 30.0}}}, "test")
+    (stage,) = Pipelines(config.task, config.reward).stages
+    assert (stage.name, stage.timeout_s) == (SCORE, 30.0)
+
+
+def test_default_time_of_a_compilation_is_the_verifiers() -> None:
+    assert CompiledParams(language="cpp").compile_s == stage_timeouts.COMPILE_S
 
 
 async def test_item_passes_its_stages_and_has_one_verdict() -> None:
