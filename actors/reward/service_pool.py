@@ -1,23 +1,22 @@
 """ServicePool: responses of a job that a reward service scores, each by a call of its own.
 
-Owns the number of calls under way and the tries of one item. Each verdict is given when the service answers,
-whatever the others do; an item that is cancelled ends its call. A worker process makes texts of the tokens.
-It has the methods of `WorkerPool` that `StagePools` uses for scores.
+Owns the calls under way, whose number `call_limit` computes, and the tries of one item. Each verdict is
+given when the service answers, whatever the others do; an item that is cancelled ends its call. A worker
+process makes texts of the tokens. It has the methods of `WorkerPool` that `StagePools` uses for scores.
 """
 
 import asyncio
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable
 from typing import Protocol
 
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.call_limit import CallLimit
 from gleaner.actors.reward.pool import PoolFailed, Wait, WorkerPool
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import OURS, VERIFIER_FAILED, Judgement
 from gleaner.supervisor import Overloaded
 
-CALLS = 32
-"""Calls under way at a time for each of `reward.workers`."""
 READ_S = 60.0
 """Longest time of the worker for one text, whatever the settings allow for a problem: then it hangs."""
 
@@ -32,9 +31,10 @@ class ScoringService(Protocol):
     def open(self) -> None:
         """Read the key; nothing is called yet. Raises ServiceUnusable."""
 
-    async def score(self, item: pipe.TextItem, batch: str) -> Judgement:
+    async def score(self, item: pipe.TextItem, batch: str, full: Callable[[], None]) -> Judgement:
         """The score of a response of a batch, within a deadline of its own. A failure of the service is a
-        status of ours. Cancelled, it ends its call."""
+        status of ours. full: called each time that its queues have no room for it; it is asked again.
+        Cancelled, it ends its call."""
 
     def opened(self, batch: str, items: int) -> None:
         """A batch begins, of about so many responses: the service may prepare for it. Waits for nothing."""
@@ -62,12 +62,16 @@ class ServicePool:
     def __init__(self, readers: WorkerPool, service: ScoringService, workers: int) -> None:
         self.readers, self.workers = readers, workers
         self._service = service
-        self._free = asyncio.Semaphore(workers)
+        self._limit = CallLimit(workers)
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self._failure = ""
-        self.queued = 0
-        """Items that wait for a call to end."""
         self.calls = 0
         """Under way."""
+
+    @property
+    def queued(self) -> int:
+        """Items that wait for a call to end."""
+        return len(self._waiting)
 
     @property
     def alive(self) -> int:
@@ -116,17 +120,38 @@ class ServicePool:
             raise PoolFailed(f"the reward service cannot be used: {self._failure}")
         if self.queued >= self.readers.max_queue:
             raise Overloaded(f"{self.queued} items wait for a call, at most {self.readers.max_queue} may")
-        self.queued += 1
-        try:
-            await self._free.acquire()
-        finally:
-            self.queued -= 1
-        self.calls += 1
+        await self._begin_call()
         try:
             return await self._asked(item, batch)
         finally:
-            self.calls -= 1
-            self._free.release()
+            self._end_call()
+
+    async def _begin_call(self) -> None:
+        """Wait, in the order of arrival, while there are as many calls as may be."""
+        if self.calls < self._limit.calls and not self._waiting:
+            self.calls += 1
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # it had its turn at this moment
+                self._end_call()
+            elif turn in self._waiting:
+                self._waiting.remove(turn)
+            raise
+
+    def _end_call(self) -> None:
+        self.calls -= 1
+        while self._waiting and self.calls < self._limit.calls:
+            turn = self._waiting.popleft()
+            if not turn.done():
+                self.calls += 1
+                turn.set_result(None)
+
+    def _full(self) -> None:
+        self._limit.refused(self.calls)
 
     async def _asked(self, item: pipe.Scorable, batch: str) -> tuple[Verdict, float]:
         if isinstance(item, pipe.ScoreItem):
@@ -137,10 +162,11 @@ class ServicePool:
         attempts = 0
         while True:
             began_s = asyncio.get_running_loop().time()
-            judged = await self._service.score(item, batch)
+            judged = await self._service.score(item, batch, self._full)
             took_s = asyncio.get_running_loop().time() - began_s
             attempts += 1
             if judged.status not in OURS:
+                self._limit.answered()
                 return Verdict(judged.score, judged.status, judged.detail), took_s
             if attempts >= self.readers.attempts:
                 return Verdict(None, judged.status, judged.detail), took_s

@@ -16,7 +16,7 @@ from gleaner.actors.reward.carried import BadCarried, unpacked
 from gleaner.actors.reward.pool import PoolLimits, Wait, WorkerPool, pool_limits
 from gleaner.actors.reward.scoring import StartWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict
-from gleaner.actors.reward.service_pool import CALLS, READ_S, MakeService, ServicePool
+from gleaner.actors.reward.service_pool import READ_S, MakeService, ServicePool
 from gleaner.actors.reward.stages import Pipelines
 from gleaner.actors.reward.verdicts import BLOB_LOST, OVERLOADED, VERIFIER_FAILED
 from gleaner.configs.schema import Reward
@@ -49,7 +49,7 @@ class StageLimits:
     workers: of each stage, one at least. pool: of each pool, whatever its number of workers. limits_s: of a
     worker for one item, by stage. verdict_s: of one verdict, with everything that may happen to workers;
     later ones are reported. staged: whether items pass several stages, on this host or elsewhere. read_s: of
-    the worker that makes a text, where a service scores.
+    the worker that makes a text, where a service scores; calls: of it at a time, at most.
     """
 
     workers: Mapping[str, int]
@@ -58,6 +58,7 @@ class StageLimits:
     limits_s: Mapping[str, float] = field(default_factory=dict)
     staged: bool = False
     read_s: float = READ_S
+    calls: int = 1
 
     @staticmethod
     def of(reward: Reward, pipelines: Pipelines, workers: Mapping[str, int]) -> "StageLimits":
@@ -69,6 +70,7 @@ class StageLimits:
             limits_s={name: pipelines.limit_s(name) for name in pipelines.names},
             staged=reward.stages.separate,
             read_s=min(reward.problem_s, READ_S),
+            calls=reward.share.max_calls,
         )
 
 
@@ -89,10 +91,9 @@ class StagePools:
         start_worker: StartWorker,
         parts: HostParts = OWN_PARTS,
     ) -> None:
-        calls = CALLS if parts.make_service is not None else 1
         self.most_ahead = 1 if parts.make_service is not None else MOST_AHEAD
-        self.most = {stage: calls * count for stage, count in limits.workers.items()}
         self.staged, self.served = limits.staged, parts.make_service is not None
+        self.most = dict.fromkeys(limits.workers, limits.calls) if self.served else dict(limits.workers)
         self._verdict_s = limits.verdict_s
         self.blobs = parts.make_blobs() if limits.staged else None
         self._processes = {

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import BatchEnded, CancelScores, Score, Verdict
-from gleaner.actors.reward.service_pool import CALLS
 from gleaner.actors.reward.verifiers.service_verifier import LONGEST_WAIT_S
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
@@ -57,8 +56,7 @@ class SharedServiceCalls(Check):
     )
 
     def __init__(self, config: Config) -> None:
-        reward = config.reward
-        self._most = {"head": CALLS * reward.workers, "reward": CALLS * (reward.host_workers or 16)}
+        self._most = dict.fromkeys(("head", "reward"), config.reward.share.max_calls)
         self._responses: dict[bytes, _Response] = {}
         self._of_request: dict[str, tuple[str, bytes]] = {}  # batch, response
         self._calls: dict[int, tuple[str, bytes]] = {}  # process, response of each call under way

@@ -179,9 +179,8 @@ class Jobs(Section, frozen=True, kw_only=True):
 
 class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):
     """A reward service that scores this job's responses, beside those of other jobs
-    (docs/rewards.md#many-jobs). Each response is a call, of which 32 for each of `reward.workers` may be
-    under way; one worker process makes texts of tokens. Verifiers, sandboxes and judges are the service's,
-    whose settings have the same tasks."""
+    (docs/rewards.md#many-jobs). Each response is a call; one worker process makes texts of tokens.
+    Verifiers, sandboxes and judges are the service's, whose settings have the same tasks."""
 
     with_: Annotated[str, Meta(pattern=SERVICE)] = ""
     """`cluster`: the service that runs on the host where the job is started, or that the variable
@@ -193,6 +192,10 @@ class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):
     deadline_s: Positive = 600.0
     """Time for one verdict, on the clock, with the waits in the service's queue; then it is asked for again.
     """
+    max_calls: Annotated[int, Meta(ge=1, le=4096)] = 256
+    """Calls under way at most, each a connection, for the head's host and for each reward host. How many of
+    them there are follows the queues of the service: each call that it refuses (429) lowers the number by
+    one, each verdict raises it by one."""
 
 
 class StageWorkers(Section, frozen=True, kw_only=True):

@@ -5,7 +5,6 @@ from collections.abc import Iterable
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import BatchEnded, CancelScores, Score, Verdict
-from gleaner.actors.reward.service_pool import CALLS
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.chaos.invariants.service_facts import CallBegan, CallEnded, ServiceSeen, response_key
 from gleaner.chaos.invariants.shared_service import AGAIN_S, DIED_S, GONE_S, SharedServiceCalls
@@ -13,7 +12,7 @@ from gleaner.chaos.invariants.world_facts import HostLook, WorldSeen
 from gleaner.chaos.plan import SHARED, load
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
-from gleaner.configs.schema import Config
+from gleaner.configs.schema import Config, Share
 from gleaner.supervisor import Message
 
 TOKENS = array("I", [3, 4]).tobytes()
@@ -75,10 +74,11 @@ def test_response_whose_call_failed_is_found_when_no_other_begins() -> None:
 
 
 def test_call_beyond_the_bound_is_found() -> None:
-    calls = [began(1.0, number, bytes([number])) for number in range(CALLS + 1)]
+    most = Share().max_calls
+    calls = [began(1.0, number, number.to_bytes(2)) for number in range(most + 1)]
     assert not found(calls[:-1])
     assert found(calls) == [
-        f"head/reward#7 has {CALLS + 1} calls of the service under way, at most {CALLS} may be"
+        f"head/reward#7 has {most + 1} calls of the service under way, at most {most} may be"
     ]
 
 

@@ -22,17 +22,18 @@ MAX_ANSWER_BYTES = 2**20
 LONGEST_REST_S = 3600.0
 """Longest `Retry-After` that is believed."""
 JSON = {"Content-Type": "application/json"}
-PASSING = frozenset({408, 425, 429})
+TOO_MANY = 429
+PASSING = frozenset({408, 425, TOO_MANY})
 """Statuses below 500 of a service that is up and overloaded."""
 
 
 class Unavailable(Exception):
     """The service did not answer, or is unavailable now; the text gives details. after_s: when to retry, if
-    it gave a time."""
+    it gave a time. full: it is up, and its queues have no room."""
 
-    def __init__(self, text: str, after_s: float = 0.0) -> None:
+    def __init__(self, text: str, after_s: float = 0.0, *, full: bool = False) -> None:
         super().__init__(text)
-        self.after_s = after_s
+        self.after_s, self.full = after_s, full
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def accepted(answer: HttpAnswer, now_s: float, authorization: str = "") -> bytes
     key is not repeated. Pure. Raises Unavailable, BadAnswer."""
     status, words = answer.status, _shown(answer.body, authorization)
     if status >= 500 or status in PASSING:
-        raise Unavailable(f"answered {status} {words}", retry_after_s(answer.retry_after, now_s))
+        after_s = retry_after_s(answer.retry_after, now_s)
+        raise Unavailable(f"answered {status} {words}", after_s, full=status == TOO_MANY)
     if 300 <= status < 400:
         raise BadAnswer(f"answered {status}, and redirects are not followed: give the address itself")
     if status != 200:

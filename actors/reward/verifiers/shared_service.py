@@ -21,6 +21,7 @@ from gleaner.actors.reward.verdicts import Judgement
 from gleaner.actors.reward.verifiers import http_calls
 from gleaner.actors.reward.verifiers.batch_announcements import BatchAnnouncements, named
 from gleaner.actors.reward.verifiers.functions import MAX_DETAIL
+from gleaner.actors.reward.verifiers.http_calls import Unavailable
 from gleaner.actors.reward.verifiers.http_wires import BadAnswer, shown
 from gleaner.actors.reward.verifiers.port import BadVerifier
 from gleaner.actors.reward.verifiers.service_verifier import ServiceVerifier, tried
@@ -76,9 +77,11 @@ class _Calls:
         key = http_calls.secret(self._share.key_env, "reward.share.key_env")
         return {JOB_HEADER: self._job, **({"Authorization": f"Bearer {key}"} if key else {})}
 
-    async def judged(self, post: Post, item: pipe.TextItem, batch: str = "") -> Judgement:
+    async def judged(
+        self, post: Post, item: pipe.TextItem, batch: str = "", full: Callable[[], None] | None = None
+    ) -> Judgement:
         """The score of one response, within the deadline of the settings. batch: its name there, "" for
-        none."""
+        none. full: called each time that the service has no room for it."""
         body = msgspec.json.encode(
             {
                 "task": item.task,
@@ -90,7 +93,7 @@ class _Calls:
         failures: list[str] = []
         try:
             async with asyncio.timeout(self._share.deadline_s):
-                return await tried(lambda: self._asked(post, body), failures, self._rng)
+                return await tried(lambda: self._asked(post, body, full), failures, self._rng)
         except TimeoutError:
             why = f": {failures[-1]}" if failures else ""
             text = f"{self._url}: no verdict within {self._share.deadline_s:g} s{why}"
@@ -102,9 +105,14 @@ class _Calls:
         """Announce a batch or its end. Raises Unavailable, BadAnswer."""
         await post(f"{self._url}{BATCHES}", msgspec.json.encode(body))
 
-    async def _asked(self, post: Post, body: bytes) -> Judgement:
+    async def _asked(self, post: Post, body: bytes, full: Callable[[], None] | None) -> Judgement:
         """Raises Unavailable, BadAnswer."""
-        text = await post(f"{self._url}{ROUTE}", body)
+        try:
+            text = await post(f"{self._url}{ROUTE}", body)
+        except Unavailable as problem:
+            if problem.full and full is not None:
+                full()
+            raise
         try:
             found = msgspec.json.decode(text, type=_Verdict)
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -150,9 +158,10 @@ class SharedService:
         except BadVerifier as problem:
             raise ServiceUnusable(str(problem)) from problem
 
-    async def score(self, item: pipe.TextItem, batch: str) -> Judgement:
+    async def score(self, item: pipe.TextItem, batch: str, full: Callable[[], None]) -> Judgement:
         """See `ScoringService`."""
-        return await self._calls.judged(self._post, item, named(batch) if self._batches is not None else "")
+        name = named(batch) if self._batches is not None else ""
+        return await self._calls.judged(self._post, item, name, full)
 
     def opened(self, batch: str, items: int) -> None:
         """See `ScoringService`."""

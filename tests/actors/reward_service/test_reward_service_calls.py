@@ -8,15 +8,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_service import KEY, Service, serving
 
 from gleaner.actors.names import REWARD
 from gleaner.actors.protocol.reward import BatchEnded, CancelScores, Score, Verdict
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.call_limit import CallLimit
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import WorkerDied, WorkerSpec
-from gleaner.actors.reward.service_pool import CALLS
+from gleaner.actors.reward.service_pool import ServicePool
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import HostParts
 from gleaner.actors.reward.verifiers.shared_service import SharedService
@@ -25,6 +28,7 @@ from gleaner.configs.schema import Share
 from gleaner.supervisor import AskFailed
 from gleaner.supervisor.testing import TestSystem
 
+CALLS = 32
 ENTRY = msgspec.json.encode(Entry(question="1+1?", answer="2"))
 RIGHT, WRONG, HOLD, FAIL, CRASH = 0, 1, 2, 3, 4
 TEXTS = ["2", "3", "hold", "fail"]
@@ -88,11 +92,21 @@ class Job:
 
 
 @asynccontextmanager
-async def job_of(directory: Path, url: str, deadline_s: float = 30.0) -> AsyncIterator[Job]:
+async def job_of(
+    directory: Path, url: str, deadline_s: float = 30.0, calls: int = CALLS
+) -> AsyncIterator[Job]:
     """A job that shares a service."""
     share = Share(with_=url, key_env="THE_KEY", deadline_s=deadline_s)
     config = from_tree(
-        {"reward": {"workers": 1, "attempts": 2, "max_queue": 512, "share": {"with": url}}}, "test"
+        {
+            "reward": {
+                "workers": 3,
+                "attempts": 2,
+                "max_queue": 512,
+                "share": {"with": url, "max_calls": calls},
+            }
+        },
+        "test",
     )
     directory.mkdir()
     async with TestSystem(directory) as system:
@@ -175,6 +189,49 @@ async def test_no_more_calls_than_the_bound_are_under_way(job: Job, wide: Servic
     wide.workers.gate.set()
     assert [verdict.score for verdict in await asyncio.gather(*asked[2:])] == [0.0] * (3 * CALLS - 2)
     await asyncio.gather(*asked[:2], return_exceptions=True)
+
+
+async def test_calls_are_as_many_as_the_queues_of_the_service_have_room_for(tmp_path: Path) -> None:
+    """Not as many as the job may have: each call that is refused lowers their number, each verdict raises
+    it."""
+    room = from_tree(
+        {
+            "reward": {"deadline_s": 5.0, "attempts": 1, "workers": 1, "max_queue": 4},
+            "gateway": {"listen": "h:0"},
+        },
+        "test",
+    )
+    async with serving(tmp_path / "one", room) as service, job_of(tmp_path / "job", service.url) as job:
+        asked = await job.ask_all("h", HOLD, 2 * CALLS)
+        await until(lambda: open_items(service) > 4)
+        pool = next(iter(job.proxy._pools.pools.values()))
+        assert isinstance(pool, ServicePool)
+        await until(lambda: pool._limit.calls <= open_items(service))
+        await job.system.tell(REWARD, CancelScores(requests=[f"h{number}" for number in range(2 * CALLS)]))
+        await asyncio.gather(*asked, return_exceptions=True)
+        await until(lambda: job.calls == 0 and not open_items(service))
+        service.workers.gate.set()  # the one that runs
+        low = pool._limit.calls
+        for number in range(8):
+            assert (await job.ask(f"r{number}", RIGHT)).score == 1.0
+        assert pool._limit.calls == low + 8
+
+
+@given(st.integers(1, 50), st.lists(st.one_of(st.none(), st.integers(1, 50))))
+def test_limit_of_calls_follows_the_answers_within_its_bounds(most: int, answers: list[int | None]) -> None:
+    """None: a verdict; a number: a call that was refused, of so many."""
+    limit = CallLimit(most)
+    assert limit.calls == most
+    for under_way in answers:
+        last = limit.calls
+        if under_way is None:
+            limit.answered()
+            assert limit.calls == min(last + 1, most)
+        else:
+            limit.refused(under_way)
+            assert limit.calls < max(under_way, 2)
+            assert limit.calls < last or last == 1
+        assert 1 <= limit.calls <= most
 
 
 async def test_service_that_restarts_is_waited_for(tmp_path: Path) -> None:
