@@ -30,6 +30,7 @@ ALLOWED = {
     ("actors/engine/worker/served_weights.py", "_announced"): LISTED_BY_CALLER,
     ("actors/reward/blob_transfer.py", "_part"): LISTED_BY_CALLER,
     ("actors/reward/host.py", "_send"): LISTED_BY_CALLER,
+    ("actors/reward/service_pool.py", "_begin_call"): "the end of a call; `StagePools` lists the verdict",
     ("actors/reward/pool.py", "_slot"): "a pause between two starts of workers, at most LONGEST_BACKOFF_S",
     ("actors/reward/scoring_queue.py", "answer"): "the proxy waits; tries and their deadlines bound it",
     ("actors/reward/verifiers/service_verifier.py", "tried"): IN_A_WORKER,
