@@ -214,5 +214,6 @@ class RewardHost(Actor):
             "unsent_results": len(self._results),
             "scored": self._scored,
             "workers_lost": self._pools.deaths.total(),
+            "workers_cancelled": self._pools.cancelled,
             **({"blobs_fetched": self._blobs.fetched} if self._pools.staged else {}),
         }

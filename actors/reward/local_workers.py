@@ -43,8 +43,8 @@ class LocalWorkers:
             task.add_done_callback(partial(self._ended, item.id))
 
     def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
-        """See `HostLink`: what waits here is dropped, and a call of a service ends. What runs in a worker
-        ends by itself, within its deadline; its result is dropped."""
+        """See `HostLink`: what waits here is dropped, and a call of a service ends. A worker of which nothing
+        is needed any more is killed, unless it ends soon (`WorkerPool`)."""
         for item in items:
             attempt, task = self._running.get(item, (0, None))
             if task is not None and attempt <= (attempts or {}).get(item, attempt):

@@ -7,6 +7,8 @@ protocol of a worker.
 - An item that hangs its worker beyond the deadline, or crashes it, costs that worker; it is tried alone
   `attempts` times, then its verdict is "lost". Other items are not affected. An item that got a verdict of
   ours from a live worker is tried again in the same way; the last verdict counts.
+- A worker whose items are all cancelled is killed half a second later (`unneeded_work`), with what it runs in
+  the sandbox, and replaced at once. That is no failure of an item or a worker.
 - A dead worker is replaced: at once, as long as fewer than `intensity.restarts` were replaced within
   `intensity.within_s`; beyond that each replacement backs off, so a storm costs time, not the machine.
 - A scorer that cannot be loaded, or workers that cannot be started more than `intensity.restarts` times in a
@@ -32,13 +34,14 @@ from gleaner.actors.reward.scoring import (
     WorkerSpec,
 )
 from gleaner.actors.reward.scoring_queue import ScoringItem, ScoringQueue, Verdict
+from gleaner.actors.reward.unneeded_work import NotNeeded, while_needed
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OURS, PASSED, VERIFIER_FAILED
 from gleaner.configs.schema import Reward
 from gleaner.supervisor import Intensity, Overloaded
 
 LONGEST_BACKOFF_S = 5.0
-RETIRED = "retired"
-"""End of a worker that is not needed any more."""
+RETIRED, CANCELLED = "retired", "cancelled"
+"""Ends of workers that are not needed any more, or whose items are not."""
 START_LATE_S = 5.0  # beyond the time of a worker for its start: then the start itself hangs
 
 
@@ -153,6 +156,8 @@ class WorkerPool:
         self.intensity = intensity or Intensity(restarts=8, within_s=10.0, backoff_s=0.1)
         self.alive = 0
         self.deaths: Counter[str] = Counter()  # of workers, by cause: timeout, crashed, idle, start
+        self.cancelled = 0
+        """Workers that were killed because their items were cancelled; they are no deaths."""
         self._restarts = Restarts(self.intensity)
         self._queue = ScoringQueue()
         self._slots: list[asyncio.Task[None]] = []
@@ -290,6 +295,9 @@ class WorkerPool:
                     await worker.kill()
                 if ended == RETIRED:
                     return
+                if ended == CANCELLED:
+                    self.cancelled += 1
+                    continue
                 self.deaths[ended] += 1
             await asyncio.sleep(self._restarts.delay_s(asyncio.get_running_loop().time()))
 
@@ -312,6 +320,8 @@ class WorkerPool:
             given = [first, *self._queue.take_joint(first)]
             try:
                 await self._give(worker, given)
+            except NotNeeded:
+                return CANCELLED
             except WorkerHung as error:
                 cause, detail = "timeout", str(error)
             except WorkerDied as error:
@@ -342,13 +352,15 @@ class WorkerPool:
 
     async def _give(self, worker: ScoringWorker, given: list[ScoringItem]) -> None:
         """Have a worker score these; scored items are removed from `given`. Raises `WorkerHung`,
-        `WorkerDied`.
+        `WorkerDied`, `NotNeeded`.
         """
         if len(given) > 1:
             items = [pipe.item(one.frame[pipe.PREFIX.size :]) for one in given]
             whole = pipe.ScoreItems([item for item in items if isinstance(item, pipe.Scorable)])
             began_s = _now_s()
-            together = await worker.ask(pipe.pack(whole), max(one.deadline_s for one in given))
+            together = await while_needed(
+                worker.ask(pipe.pack(whole), max(one.deadline_s for one in given)), given
+            )
             for one in given:
                 one.took_s = (_now_s() - began_s) / len(given)
             if isinstance(together, pipe.ScoresOut) and len(together.scores) == len(given):
@@ -357,7 +369,9 @@ class WorkerPool:
         while given:  # it is one, or one of them made the scorer raise
             item = given[0]
             began_s = _now_s()
-            answer = None if item.done.done() else await worker.ask(item.frame, item.deadline_s)
+            answer = None
+            if not item.done.done():
+                answer = await while_needed(worker.ask(item.frame, item.deadline_s), [item])
             item.took_s = _now_s() - began_s
             del given[0]
             if answer is not None:

@@ -329,6 +329,7 @@ class RewardProxy(Actor):
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
             **({"calls": self._pools.calls} if self._pools.served else {}),
             "workers_lost": self._pools.deaths.total(),
+            "workers_cancelled": self._pools.cancelled,
             **({"blobs_fetched": self._blobs.fetched} if self._pools.staged else {}),
             **dict(sorted(self._dispatch.counts.items())),
             **{f"verdicts_{status}": count for status, count in sorted(self._given.items())},

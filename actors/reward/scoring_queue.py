@@ -5,6 +5,7 @@ their futures. `pool` owns the workers.
 """
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gleaner.actors.reward import pipe
@@ -42,6 +43,8 @@ class ScoringItem:
     alone: bool = False
     """Items that were given together with it cost a worker, or its program may take long."""
     took_s: float = 0.0  # its share of a worker's time, in the last try
+    left: Callable[[], None] | None = None
+    """Called when its caller does not wait any more, while a worker has it."""
 
     @property
     def joint_tokens(self) -> int:
@@ -81,6 +84,10 @@ class ScoringQueue:
         self.put_back(queued)
         try:
             return await done, queued.took_s
+        except asyncio.CancelledError:
+            if queued.left is not None:
+                queued.left()
+            raise
         finally:
             del self._items[queued.number]
 

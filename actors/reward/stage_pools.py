@@ -143,6 +143,11 @@ class StagePools:
         """Workers that ended, by cause."""
         return sum((pool.deaths for pool in self.pools.values()), Counter[str]())
 
+    @property
+    def cancelled(self) -> int:
+        """Workers that were killed because their items were cancelled."""
+        return sum(pool.cancelled for pool in self._processes.values())
+
     def start(self, wait: Wait) -> None:
         """Start the workers."""
         for pool in self.pools.values():

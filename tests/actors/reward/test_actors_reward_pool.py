@@ -12,6 +12,7 @@ import hostile_scorer as hostile
 import psutil
 import pytest
 import uvloop
+from held_workers import HeldWorkers
 from patient_loop import PatientLoop
 
 from gleaner.actors.reward import pipe
@@ -27,6 +28,7 @@ from gleaner.actors.reward.pool import (
 )
 from gleaner.actors.reward.scoring import WorkerDied, WorkerSpec
 from gleaner.actors.reward.scoring_queue import ScoringQueue
+from gleaner.actors.reward.unneeded_work import ENDS_S
 from gleaner.actors.reward.worker_process import WorkerProcess, how_it_ended
 from gleaner.supervisor import Intensity, Overloaded
 
@@ -239,6 +241,61 @@ async def test_cancelled_caller_does_not_block_the_next(pool: WorkerPool) -> Non
     assert await pool.score("train", 2, [hostile.FINE]) == Verdict(0.2, "ok")
 
 
+@pytest.fixture
+async def held() -> AsyncIterator[tuple[WorkerPool, HeldWorkers]]:
+    """A pool with one worker, whose problems 1 to 3 are held."""
+    workers = HeldWorkers(1, 2, 3)
+    pool = WorkerPool(WorkerSpec(), workers.start, PoolLimits(workers=1, deadline_s=AMPLE_S))
+    pool.start()
+    yield pool, workers
+    await pool.close()
+
+
+async def begun(workers: HeldWorkers, *indices: int) -> None:
+    async with asyncio.timeout(AMPLE_S):
+        while not all(workers.begun[index] for index in indices):
+            await asyncio.sleep(0.01)
+
+
+async def test_worker_is_replaced_when_its_only_item_is_cancelled(
+    held: tuple[WorkerPool, HeldWorkers],
+) -> None:
+    """Neither the item nor the worker has failed: no death is counted, and the next one waits for nothing."""
+    pool, workers = held
+    item = asyncio.create_task(pool.score("train", 1, [1]))
+    await begun(workers, 1)
+    item.cancel()
+    async with asyncio.timeout(AMPLE_S / 2):  # a hung one would take all of its deadline
+        assert await pool.score("train", 7, [1]) == Verdict(7.0, "ok")
+    assert (pool.cancelled, pool.deaths.total(), workers.scored[1]) == (1, 0, 0)
+
+
+async def test_worker_goes_on_when_one_of_several_items_is_cancelled(
+    held: tuple[WorkerPool, HeldWorkers],
+) -> None:
+    pool, workers = held
+    items = [asyncio.create_task(pool.score("train", index, [1])) for index in (1, 2, 3)]
+    await begun(workers, 1)
+    workers.let_go(1)
+    await begun(workers, 2)  # these two together
+    items[1].cancel()
+    await asyncio.sleep(2 * ENDS_S)
+    workers.let_go(2, 3)
+    assert await items[2] == Verdict(3.0, "ok")
+    assert (pool.cancelled, workers.begun[3]) == (0, 1)
+
+
+async def test_worker_stays_when_a_cancelled_item_ends_soon(held: tuple[WorkerPool, HeldWorkers]) -> None:
+    pool, workers = held
+    item = asyncio.create_task(pool.score("train", 1, [1]))
+    await begun(workers, 1)
+    item.cancel()
+    await asyncio.sleep(0)
+    workers.let_go(1)
+    assert await pool.score("train", 7, [1]) == Verdict(7.0, "ok")
+    assert (pool.cancelled, workers.scored[1]) == (0, 1)
+
+
 def test_ask_of_a_worker_whose_pipe_is_closed_finds_it_dead() -> None:
     """uvloop's transport raises RuntimeError then, which would end the pool with every item in it."""
 
@@ -266,6 +323,7 @@ PARENT = """
 import asyncio, sys
 from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.scoring import WorkerSpec
+from gleaner.actors.reward.unneeded_work import ENDS_S
 from gleaner.actors.reward.worker_process import WorkerProcess
 
 async def main():

@@ -187,9 +187,13 @@ async def test_cancelled_item_is_answered_and_not_scored(cluster: Cluster) -> No
     for cancelled in (second, third):
         with pytest.raises(Refused, match="not needed any more"):
             await cancelled
+    assert (await cluster.ask(5)).score == 5.0  # on the host, whose worker the cancelled item had
+    assert cluster.hosts.scored == {5: 1}
     cluster.own.let_go(1)
     assert (await first).score == 1.0
     assert cluster.hosts.scored[2] + cluster.own.scored[6] + cluster.hosts.scored[6] == 0
+    found = cluster.proxy.summary()
+    assert (found["workers_lost"], found.get("late_results", 0), found.get("foreign_results", 0)) == (0, 0, 0)
 
 
 async def test_repeated_request_is_answered_without_another_score(cluster: Cluster) -> None:
