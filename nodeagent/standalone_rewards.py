@@ -18,6 +18,7 @@ from gleaner.actors.cluster.local_hosts import Join
 from gleaner.actors.gateway.gateway import HttpEntry
 from gleaner.actors.names import REWARD, REWARD_SERVICE
 from gleaner.actors.protocol.cluster import JobSpec
+from gleaner.actors.reward import guarantees
 from gleaner.actors.reward.assignment.jobs import JobLimits
 from gleaner.actors.reward.proxy import RewardProxy, text_worker
 from gleaner.actors.reward.scoring import ScorerUnusable, StartWorker, WorkerDied, WorkerHung
@@ -29,7 +30,7 @@ from gleaner.actors.reward_service.service import MakeEntry, RewardService
 from gleaner.configs.schema import Config, Jobs
 from gleaner.nodeagent import reward_discovery
 from gleaner.nodeagent.exit_codes import FAILED, OK, USAGE, CannotRun, as_cannot_run
-from gleaner.nodeagent.host import Bounds, ProcessLocation
+from gleaner.nodeagent.host import LOOPBACK, Bounds, ProcessLocation
 from gleaner.nodeagent.host_services import HostServices
 from gleaner.nodeagent.reward_http import server_of
 from gleaner.nodeagent.reward_service_hosts import HostOptions, job_of, local_hosts, membership
@@ -95,9 +96,19 @@ async def _try_worker(config: Config, services: HostServices) -> None:
     await worker.kill()
 
 
+def _problem(config: Config, hosts: HostOptions | None, cores: int) -> str:
+    """Why there are too few workers for these settings, "" where there are not."""
+    pipelines = Pipelines(config.task, config.reward)
+    local = hosts.local if hosts is not None else 0
+    others_join = hosts is not None and hosts.listen != LOOPBACK
+    return pipelines.problem() or guarantees.problem(
+        pipelines, config.reward, None if others_join else local, cores
+    )
+
+
 async def _serve(options: RewardServiceOptions, stop: Shutdown, services: HostServices) -> int:
     config = options.config
-    if problem := Pipelines(config.task, config.reward).problem():
+    if problem := _problem(config, options.hosts, services.adapters.inventory().cores):
         raise CannotRun(USAGE, problem)
     tasks = text_tasks(config)
     urls: list[str] = []

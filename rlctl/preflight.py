@@ -17,6 +17,7 @@ from gleaner.actors.cluster.job import SHARED_MEMORY
 from gleaner.actors.cluster.provider import refuse_names
 from gleaner.actors.engine.builtin.layer_budget import DoesNotFit, require_fit, sizes_of
 from gleaner.actors.model.qwen3_config import BadCheckpoint, Qwen3Config
+from gleaner.actors.reward import guarantees
 from gleaner.actors.reward.sandbox.detection import NoSandbox
 from gleaner.actors.reward.sandbox.program_pipes import SandboxFailed
 from gleaner.actors.reward.verifiers.port import BadVerifier, VerifierSpec
@@ -86,6 +87,8 @@ def _settings(config: Config) -> Iterator[str]:
             yield str(problem)
     if unstaffed := Pipelines(config.task, config.reward).problem():
         yield unstaffed
+    elif lacking := guarantees.problem(Pipelines(config.task, config.reward), config.reward, None, 1):
+        yield lacking
     if config.model.path:
         try:
             Qwen3Config.load(config.model.path)

@@ -283,7 +283,8 @@ class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
 class JobState(msgspec.Struct, frozen=True, kw_only=True):
     """A job that shares a service: the weight of its share; items that wait and run; those that were scored,
     with the seconds of workers that these took, by stage; items that ended the workers of all their tries;
-    items that were refused; seconds for which it is still refused, since too many were lost so."""
+    items that were refused; seconds for which it is still refused, since too many were lost so; workers of a
+    stage that it is guaranteed."""
 
     name: str
     weight: float
@@ -294,6 +295,7 @@ class JobState(msgspec.Struct, frozen=True, kw_only=True):
     lost: int
     refused: int
     sick_for_s: float
+    guaranteed: int = 0
 
 
 class ItemState(msgspec.Struct, frozen=True, kw_only=True):

@@ -114,7 +114,9 @@ class WorkerScaling:
             if not host.barred and stage in host.most
         }
         self.planned[stage] = count
-        for name, workers in shares(max(count, self._settings.min_workers), most, self._least).items():
+        jobs, waiting = self._dispatch.jobs, self._dispatch.items.jobs_waiting_in(stage)
+        least = max(self._settings.min_workers, jobs.guaranteed_workers(stage, waiting))
+        for name, workers in shares(max(count, least), most, self._least).items():
             self._resize(name, stage, workers)
 
     def _view(self) -> PlanWorkers:

@@ -79,6 +79,7 @@ def state_of(
             JobState(
                 name=job.name,
                 weight=job.weight,
+                guaranteed=job.guaranteed,
                 queued=job.queued,
                 running=job.running,
                 scored=job.scored,

@@ -9,8 +9,8 @@ from gleaner.actors.reward.item_dispatch import ItemDispatch
 
 def why_waits(dispatch: ItemDispatch, item: RewardItem) -> str:
     """The first of these that holds: no host has workers of its stage, all that have them are barred, none of
-    the workers is in use, its job has its quota of workers, another job lacks more of its weighted share, all
-    workers have items. "" for none: the item is just about to be given."""
+    the workers is in use, its job has its quota of workers, another job lacks guaranteed workers or more of
+    its weighted share, all workers have items. "" for none: the item is just about to be given."""
     stage, hosts = item.stage, dispatch.hosts
     offering = [host for host in hosts if host.most.get(stage, 0)]
     if not offering:
@@ -25,6 +25,12 @@ def why_waits(dispatch: ItemDispatch, item: RewardItem) -> str:
     if quota := dispatch.jobs.quota_reached(item.job, stage, ahead):
         return f"{_job(item)} has its quota of {stage}: {quota} (reward.jobs.max_workers)"
     first = dispatch.jobs.next_of(stage, dispatch.items.jobs_waiting_in(stage), workers, ahead)
+    if first and item.job not in first and dispatch.jobs.get(first[0]).lacks(stage, ahead):
+        guaranteed = dispatch.jobs.get(first[0]).guaranteed
+        return (
+            f"job {first[0]} lacks guaranteed workers of {stage} and goes first: it has "
+            f"{_has(dispatch, first[0], stage)}, guaranteed {guaranteed} (reward.jobs.guaranteed){left_out}"
+        )
     if first and item.job not in first:
         return (
             f"job {first[0]} lacks most of its weighted share and goes first: it has "

@@ -167,6 +167,9 @@ class Jobs(Section, frozen=True, kw_only=True):
     weights: dict[str, Positive] = {}
     """Weight of a job in the shares of the workers, by its name; 1 for the others. A job with waiting items
     has at least its share."""
+    guaranteed: dict[str, Annotated[int, Meta(ge=1, le=4096)]] = {}
+    """Workers of each stage that a job has at least, by its name, as far as it has items for them; 0 for the
+    others. It gets them as workers get free, before shares count; others use them meanwhile."""
     losses: Annotated[int, Meta(ge=0, le=1000)] = 16
     """Items of one job that may be lost with their workers within `losses_within_s` (each ended the workers
     of all its `reward.attempts`); then the job is refused with 503 for `sick_s`, and the others keep their
@@ -175,6 +178,14 @@ class Jobs(Section, frozen=True, kw_only=True):
     """Time in which lost items of a job count together."""
     sick_s: Positive = 60.0
     """For how long such a job is refused."""
+
+    def __post_init__(self) -> None:
+        for name, workers in self.guaranteed.items():
+            if self.max_workers and workers > self.max_workers:
+                raise ValueError(
+                    f"guaranteed.{name}: expected at most max_workers ({self.max_workers}), which no job "
+                    f"exceeds, got {workers}"
+                )
 
 
 class Share(Section, frozen=True, kw_only=True, rename={"with_": "with"}):

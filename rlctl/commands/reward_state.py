@@ -45,8 +45,8 @@ longest, or the id that is shown then. Exit code 3: the tier does not hold it: i
 batch is over; no request of the job is open.
 
 It waits for one of these reasons: no host offers workers of its stage, all hosts that do get no new items,
-the plan has no worker of the stage in use, its job has all workers of its quota, another job lacks more of
-its weighted share, all workers of the stage have items."""
+the plan has no worker of the stage in use, its job has all workers of its quota, another job lacks
+guaranteed workers or more of its weighted share, all workers of the stage have items."""
 
 _PS_EXAMPLES = """\
   rlctl reward ps
@@ -84,6 +84,7 @@ _BATCHES = (
 _JOBS = (
     Column("JOB"),
     Column("WEIGHT", right=True),
+    Column("GUARANTEED", right=True),
     Column("QUEUED", right=True),
     Column("RUNNING", right=True),
     Column("SCORED", right=True),
@@ -198,6 +199,7 @@ def jobs(state: RewardState) -> list[Sequence[str]]:
         (
             one.name,
             f"{one.weight:g}",
+            str(one.guaranteed),
             str(one.queued),
             str(one.running),
             str(one.scored),

@@ -103,6 +103,7 @@ def test_scorer_that_cannot_be_loaded_ends_the_start(folder: Path) -> None:
         (["--listen", "nonsense"], "expected HOST:PORT"),
         (["--workers", "0"], "expected 1 or more"),
         (["--set", "reward.wokers=2"], "did you mean reward.workers?"),
+        (["--set", "reward.jobs.guaranteed.a=2"], "2 workers are guaranteed to all jobs, and there are 1"),
     ],
 )
 def test_unusable_options_are_refused_by_name(

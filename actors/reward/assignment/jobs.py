@@ -3,7 +3,9 @@
 Owns, for each job, what of it waits and runs, what its items took, and which were lost with their workers.
 Decides which jobs may have the next item; which item that is, EBF decides among them (`open_items`).
 
-- Guaranteed share: of what the workers take, each job with open items has the part of its weight among them.
+- Guaranteed workers: a job with fewer than its number goes before all others, the one that has the smallest
+  part of it first. Nothing is kept idle for it: others use its workers until it has items.
+- Share: of what the workers take, each job with open items has the part of its weight among them.
   A job below its share goes first, the one that lacks most; what no job lacks goes to any (weighted max-min).
 - A job with `max_queued` waiting items gets no more, one with `max_workers` busy workers waits.
 - A job with `losses` lost items within `losses_within_s` is sick: each ended the workers of all its tries. It
@@ -37,6 +39,7 @@ class JobLimits:
         max_queued: items that may wait.
         max_workers: workers of a stage that may have items of it at a time.
         weights: of its share, by job; 1 for the others.
+        guaranteed: workers of each stage that it has at least while it has items for them, by job.
         losses: items that may be lost with their workers within `losses_within_s`.
         sick_s: for how long it is refused then.
     """
@@ -44,6 +47,7 @@ class JobLimits:
     max_queued: int = 0
     max_workers: int = 0
     weights: Mapping[str, float] = field(default_factory=dict)
+    guaranteed: Mapping[str, int] = field(default_factory=dict)
     losses: int = 0
     losses_within_s: float = 60.0
     sick_s: float = 60.0
@@ -56,6 +60,7 @@ class RewardJob:
     Args:
         name: of the job.
         weight: of its share.
+        guaranteed: workers of each stage that it has at least.
         queued, running: open items, without and with a worker; by_stage: the latter by stage.
         scored: items that got a verdict from a worker.
         worker_s: seconds of workers that these took, by stage.
@@ -67,6 +72,7 @@ class RewardJob:
 
     name: str
     weight: float = 1.0
+    guaranteed: int = 0
     queued: int = 0
     running: int = 0
     by_stage: dict[str, int] = field(default_factory=dict)
@@ -76,6 +82,10 @@ class RewardJob:
     refused: int = 0
     sick_until_s: float = 0.0
     losses_s: deque[float] = field(default_factory=deque)
+
+    def lacks(self, stage: str, ahead: int) -> bool:
+        """Whether it has fewer workers of a stage than it is guaranteed. ahead: items that each takes."""
+        return self.by_stage.get(stage, 0) < self.guaranteed * ahead
 
     def placed(self, stage: str, more: int) -> None:
         """So many more items have workers of this stage, or fewer."""
@@ -101,7 +111,10 @@ class RewardJobs:
         """The job of this name; a new one if it is not known."""
         job = self._jobs.get(name)
         if job is None:
-            job = self._jobs[name] = RewardJob(name, self._limits.weights.get(name, 1.0))
+            limits = self._limits
+            job = self._jobs[name] = RewardJob(
+                name, limits.weights.get(name, 1.0), limits.guaranteed.get(name, 0)
+            )
             self._forget_idle(job)
         else:
             self._jobs.move_to_end(name)
@@ -126,6 +139,14 @@ class RewardJobs:
         active = sum(1 for job in self._jobs.values() if job.queued or job.running)
         return min(workers, most * active) if most and active else workers
 
+    def guaranteed_workers(self, stage: str, waiting: Mapping[str, int]) -> int:
+        """Workers of a stage that are guaranteed for what jobs have now. waiting: their items there without
+        a worker."""
+        return sum(
+            min(job.guaranteed, job.by_stage.get(stage, 0) + waiting.get(job.name, 0))
+            for job in self._jobs.values()
+        )
+
     def quota_reached(self, name: str, stage: str, ahead: int) -> str:
         """The numbers of a job that has all the workers of a stage that its quota allows, "" for any other.
         ahead: items that each worker takes."""
@@ -141,6 +162,8 @@ class RewardJobs:
         ]
         if len(able) < 2:
             return [job.name for job in able]
+        if below := [job for job in able if job.lacks(stage, ahead)]:
+            return [min(below, key=lambda job: job.by_stage.get(stage, 0) / job.guaranteed).name]
         weights = sum(job.weight for job in self._jobs.values() if job.queued or job.running)
         share = workers * ahead / weights
         low = min(able, key=lambda job: job.by_stage.get(stage, 0) / job.weight)

@@ -120,9 +120,9 @@ class OpenItems:
         """The same, of one stage."""
         return sum(self._waiting.get(stage, {}).values())
 
-    def jobs_waiting_in(self, stage: str) -> list[str]:
-        """The jobs of those."""
-        return list(self._waiting.get(stage, {}))
+    def jobs_waiting_in(self, stage: str) -> Mapping[str, int]:
+        """The jobs of those, with how many each has."""
+        return self._waiting.get(stage, {})
 
     def waiting_of(self, batch: str) -> Mapping[str, int]:
         """Items of a batch that no host has, by stage; of stages without any there is no entry."""

@@ -91,6 +91,16 @@ async def test_item_waits_for_a_job_that_lacks_more_of_its_share() -> None:
     assert why_waits(dispatch, first) == "all workers of run (2) have as many items as they take"
 
 
+async def test_item_waits_for_a_job_that_lacks_guaranteed_workers() -> None:
+    dispatch = service({"run": 2}, JobLimits(guaranteed={"code": 1}))
+    *_, waits = submitted(dispatch, "math", 3)
+    submitted(dispatch, "code", 1)
+    assert why_waits(dispatch, waits) == (
+        "job code lacks guaranteed workers of run and goes first: it has 0 items with workers, weight 1, "
+        "guaranteed 1 (reward.jobs.guaranteed)"
+    )
+
+
 async def test_item_waits_while_all_workers_of_its_stage_are_busy() -> None:
     dispatch = service({"compile": 3, "run": 2})
     *_, last = submitted(dispatch, "", 3)

@@ -12,8 +12,10 @@ from gleaner.actors.reward.assignment import jobs
 from gleaner.actors.reward.assignment.jobs import JobLimits, JobSick, RewardJobs, TooMany
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
+from gleaner.actors.reward.scaling import WorkerScaling
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import LOST, OK
+from gleaner.configs.schema import Planner
 
 TAKES_S = 10.0
 """So long that a worker has one item at a time."""
@@ -234,6 +236,60 @@ def _work_is_conserved(dispatch: ItemDispatch, host: Workers, max_workers: int) 
         may_run = [one for one in dispatch.jobs if one.queued and running[one.name] < (max_workers or 3)]
         assert not may_run
     assert {one.name: one.running for one in dispatch.jobs if one.running} == dict(running)
+
+
+@given(
+    st.integers(0, 3),
+    st.integers(1, 8),
+    st.dictionaries(st.sampled_from("abc"), st.floats(0.1, 10.0)),
+    st.randoms(use_true_random=False),
+)
+def test_job_has_its_guaranteed_workers_when_others_flood(
+    guaranteed: int, demand: int, weights: dict[str, float], order: object
+) -> None:
+    """From the first item that each worker ends; others have all workers that it has no items for."""
+
+    async def run() -> None:
+        dispatch, host = service(3, JobLimits(weights=weights, guaranteed={"a": guaranteed, "b": 0}))
+        submit(dispatch, "b", 20)
+        submit(dispatch, "c", 20)
+        assert host.running().total() == 3, "no worker is kept for a job without items"
+        submit(dispatch, "a", demand)
+        for name in list(host.has):
+            end(dispatch, host, name)
+        while host.has:
+            a = dispatch.jobs.get("a")
+            assert host.running()["a"] == a.running >= min(guaranteed, a.queued + a.running)
+            _work_is_conserved(dispatch, host, 0)
+            end(dispatch, host, order.choice(sorted(host.has)))  # type: ignore[attr-defined]
+        assert {one.name: one.scored for one in dispatch.jobs} == {"a": demand, "b": 20, "c": 20}
+
+    asyncio.run(run())
+
+
+def test_plan_has_the_workers_that_are_guaranteed_for_items() -> None:
+    known = RewardJobs(JobLimits(guaranteed={"a": 4, "b": 2, "idle": 9}))
+    for name in ("a", "b", "c", "idle"):
+        known.get(name)
+    known.get("a").placed("run", 1)
+    assert known.guaranteed_workers("run", {"a": 2, "b": 5, "c": 7}) == 3 + 2
+    assert known.guaranteed_workers("compile", {}) == 0
+
+
+async def test_hosts_get_the_guaranteed_workers_where_fewer_are_planned() -> None:
+    dispatch, _ = service(4, JobLimits(guaranteed={"a": 3}))
+    submit(dispatch, "a", 5)
+    resized: list[tuple[str, str, int]] = []
+    scaling = WorkerScaling(
+        None,  # type: ignore[arg-type]
+        dispatch,
+        Planner(kind="distrs"),
+        [],
+        least={},
+        resize=lambda *one: resized.append(one),
+    )
+    scaling._apply("score", 1)
+    assert resized == [("h", "score", 3)]
 
 
 def test_share_of_a_job_is_of_each_stage() -> None:
