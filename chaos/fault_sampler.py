@@ -15,6 +15,7 @@ from gleaner.chaos.fault_targets import (
     HANGS,
     PLANNER_CRASH,
     RANKS,
+    REWARD_COMMITTER,
     REWARD_CRASHES,
     SERVICE_CRASHES,
     SERVICE_PLACE,
@@ -270,8 +271,7 @@ class Drawer:
         )
 
     def _kill_in_commit(self, at_s: float) -> AnyFault:
-        place: tuple[str, Process] = self._rng.choice(COMMITTERS)
-        host, process = place
+        host, process = REWARD_COMMITTER if self._rewards(0.5) else self._rng.choice(COMMITTERS)
         return KillInCommit(at_s=at_s, host=host, process=process, torn=self._rng.random() < 0.5)
 
     def _freeze(self, at_s: float) -> AnyFault:

@@ -39,6 +39,9 @@ COMMITTERS: tuple[tuple[str, Process], ...] = (
     ("@head", "rollout"),
     ("@reserved", "agent"),
 )
+"""Processes whose commits are kill points."""
+REWARD_COMMITTER: tuple[str, Process] = ("@head", "reward")
+"""The same where there are reward hosts: the process of the reward proxy."""
 HANGS: tuple[tuple[str, Process], ...] = (
     ("@head", "agent"), ("@head", "rollout"), ("@head", "reward"),
     ("@reserved", "agent"), ("@reserved", "transfer"), ("@reserved", "trainer"),

@@ -84,7 +84,8 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def wanted_shapes(self) -> tuple[str, ...]:
         """Shapes that must fire at least once: all shapes of those kinds."""
-        return wanted(self.wanted_faults, head_returns=self.terrain.head_returns)
+        terrain = self.terrain
+        return wanted(self.wanted_faults, head_returns=terrain.head_returns, rewards=terrain.rewards > 0)
 
 
 class Loaded(msgspec.Struct, frozen=True, kw_only=True):

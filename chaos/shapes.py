@@ -60,6 +60,8 @@ SHAPES: Mapping[str, tuple[str, ...]] = {
 }
 """By kind, in display order. Jitter reorders: messages of different connections overtake each other.
 `replied`: between the commit and the reply."""
+REWARD_SHAPES: Mapping[str, tuple[str, ...]] = {"kill_in_commit": ("reward proxy",)}
+"""The further ones where there are reward hosts."""
 
 
 def shapes_of(fault: AnyFault) -> tuple[str, ...]:
@@ -74,7 +76,8 @@ def shapes_of(fault: AnyFault) -> tuple[str, ...]:
         case KillOnMessage():
             return (fault.moment,)
         case KillInCommit():
-            return ("torn" if fault.torn else "lost",)
+            of = ("reward proxy",) if fault.process == "reward" else ()
+            return ("torn" if fault.torn else "lost", *of)
         case Partition():
             return ("both ways" if fault.both else "one way",)
         case BadLink():
@@ -107,12 +110,14 @@ def named(fault: AnyFault) -> tuple[str, ...]:
     return tuple(f"{kind}: {shape}" for shape in shapes_of(fault))
 
 
-def wanted(kinds: tuple[str, ...], *, head_returns: bool) -> tuple[str, ...]:
-    """All shapes of these kinds, as they are counted. A head that does not come back is never killed."""
+def wanted(kinds: tuple[str, ...], *, head_returns: bool, rewards: bool = False) -> tuple[str, ...]:
+    """All shapes of these kinds, as they are counted. A head that does not come back is never killed.
+    rewards: there are reward hosts."""
+    of_rewards = REWARD_SHAPES if rewards else {}
     return tuple(
         f"{kind}: {shape}"
         for kind in kinds
-        for shape in SHAPES.get(kind, ())
+        for shape in (*SHAPES.get(kind, ()), *of_rewards.get(kind, ()))
         if head_returns or not shape.startswith("head")
     )
 

@@ -19,7 +19,7 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.chaos.bounds import bearable, bounds_of
-from gleaner.chaos.faults import CrashActor, KillHost, KillProcess, Notice
+from gleaner.chaos.faults import CrashActor, KillHost, KillInCommit, KillProcess, Notice
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.chaos.invariants.reward_hosts import RewardHostItems
 from gleaner.chaos.plan import load, names
@@ -145,6 +145,8 @@ def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
             getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
         }
         assert bool(hit or "@reward" in places) == (name in WITH_HOSTS), name
+        cut = {fault.process for fault in drawn if isinstance(fault, KillInCommit)}
+        assert ("reward" in cut) == (name in WITH_HOSTS), name
 
 
 def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:
@@ -155,6 +157,9 @@ def test_rewards_campaign_draws_each_target_of_the_reward_tier() -> None:
         "reward-host",
         "reward-planner",
     }
+    commits = [fault for fault in drawn if isinstance(fault, KillInCommit) and fault.process == "reward"]
+    assert {fault.torn for fault in commits} == {False, True}
+    assert "kill_in_commit: reward proxy" in loaded.campaign.wanted_shapes
     for kind in (KillHost, Notice):
         hosts = {fault.host.partition("/")[0] for fault in drawn if isinstance(fault, kind)}
         assert {"@reward", "@preemptible"} <= hosts
