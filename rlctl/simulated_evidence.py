@@ -5,7 +5,7 @@ nothing (`gleaner.rlctl.audit.invariants` does).
 """
 
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
-from gleaner.rlctl.audit.journal_evidence import NEEDED_FOR, StreamEvidence, evidence_of
+from gleaner.rlctl.audit.journal_evidence import READ, StreamEvidence, evidence_of
 from gleaner.sim.outcome import Outcome
 
 
@@ -13,7 +13,7 @@ def evidence(outcome: Outcome) -> Evidence:
     """The evidence of a simulated run, for `gleaner.rlctl.audit.invariants.audit`."""
     streams = StreamEvidence(missing=[("I2", text) for text in outcome.unreadable])
     for stream in outcome.streams:
-        if stream.name in NEEDED_FOR:
+        if stream.name in READ:
             streams.add(stream.name, stream.content)
     streams.miss("of the simulated hosts")
     checkpoints = [

@@ -10,6 +10,7 @@ from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.rollout.state.events import Counters
+from gleaner.supervisor.message import Message
 
 MAX_SHOWN = 3
 """Examples named in one violation; the count gives the rest."""
@@ -31,9 +32,11 @@ class Evidence:
 
     ledgers: every batch, released or still open, from its journal. trained: the StateManager's journal, in
     order. finished: steps that the controller recorded, in order. fences: the incarnations that held each
-    registered name, in order. state_faults: broken invariants of the manager's own state. missing:
-    (invariant, text) for unreadable evidence. damaged: (place, fault) for each fault of a journal that failed
-    its verification, whatever it holds. staleness: the bound on the age of trained tokens, in versions.
+    registered name, in order. state_faults: broken invariants of the manager's own state.
+    verdict_faults: verdicts in its journal that count for no request. rewards: the reward proxy's journal, in
+    order. missing: (invariant, text) for unreadable evidence. damaged: (place, fault) for each fault of a
+    journal that failed its verification, whatever it holds. staleness: the bound on the age of trained
+    tokens, in versions.
     """
 
     steps: int
@@ -46,6 +49,8 @@ class Evidence:
     counters: Counters | None = None
     tokens_lost: int = 0
     state_faults: Sequence[str] = ()
+    verdict_faults: Sequence[str] = ()
+    rewards: Sequence[Message] = ()
     fences: Mapping[str, Sequence[int]] = field(default_factory=dict)
     checkpoints: Sequence[CheckpointSeen] = ()
     missing: Sequence[tuple[str, str]] = ()

@@ -1,4 +1,4 @@
-"""Audit of a run: invariants I1 to I5, checked from journals and training records.
+"""Audit of a run: invariants I1 to I5 and I7, checked from journals and training records.
 
 Pure: evidence goes in, violations come out. `gleaner.rlctl.audit.run_files` reads the evidence. Missing
 evidence gives an unchecked violation: an invariant without evidence neither passes nor counts as broken.
@@ -19,6 +19,7 @@ from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.rollout import BatchLedger, RequestLedger
 from gleaner.rlctl.audit.evidence import CheckpointSeen, Evidence, lineage, some
 from gleaner.rlctl.audit.steps import each_step_once, steps_that_lack
+from gleaner.rlctl.audit.verdicts import each_verdict_once, verdicts_without_request
 
 __all__ = [
     "INVARIANTS",
@@ -41,7 +42,7 @@ class State(StrEnum):
     UNCHECKED = "not checked"
 
 
-INVARIANTS = ("I1", "I2", "I3", "I4", "I5")
+INVARIANTS = ("I1", "I2", "I3", "I4", "I5", "I7")
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,6 +267,7 @@ CHECKS = (
     ("I3", _on_policy, _nothing),
     ("I4", _old_incarnations_silent, _nothing),
     ("I5", each_step_once, steps_that_lack),
+    ("I7", each_verdict_once, verdicts_without_request),
 )
 """For each invariant: the contradictions, which hold whatever else is missing, and the absences, which only
 complete evidence can show."""

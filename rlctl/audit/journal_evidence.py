@@ -2,17 +2,18 @@
 
 Owns which stream holds which evidence of a run. Reads nothing (`gleaner.rlctl.audit.run_files` reads files
 and databases, a simulated run passes its disks) and judges nothing (`gleaner.rlctl.audit.invariants` does). A
-missing stream becomes an entry of `Evidence.missing`, under the invariant that needed it.
+missing stream becomes an entry of `Evidence.missing`, under the invariants that needed it.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gleaner.actors.cluster.state_manager import Rewound
-from gleaner.actors.names import CONTROLLER, MANAGER, STATE
+from gleaner.actors.names import CONTROLLER, MANAGER, REWARD, STATE
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot, ledger_of
+from gleaner.actors.rollout.state.events import Scored
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.configs.schema import Config
@@ -24,13 +25,18 @@ from gleaner.supervisor.names.registry import Fences, NameFenced
 LEDGER = "rollout/manager/ledger"
 REGISTRY = "registry"
 NEEDED_FOR = {
-    MANAGER: ("I1", "I2", "I3", "I4"),
-    LEDGER: ("I1", "I2", "I3", "I4"),
+    MANAGER: ("I1", "I2", "I3", "I4", "I7"),
+    LEDGER: ("I1", "I2", "I3", "I4", "I7"),
     STATE: ("I1", "I5"),
     CONTROLLER: ("I5",),
     REGISTRY: ("I4",),
 }
-"""The streams that are read, each with the invariants that cannot be checked without it."""
+"""The streams that each run has, each with the invariants that cannot be checked without it."""
+READ = {**NEEDED_FOR, REWARD: ("I7",)}
+"""All streams that are read. That of the reward proxy is empty where no verdict took long, and in runs of
+older programs it is not there."""
+UNCOUNTED = ("scored_twice", "scored_unfinished", "unknown_request")
+"""Reasons for which the manager's state refuses a verdict that it should not have journaled."""
 
 
 @dataclass(slots=True)
@@ -61,7 +67,7 @@ class StreamEvidence:
 
     def lack(self, name: str, text: str) -> None:
         """A stream that cannot be relied on, and the reason."""
-        self.missing += [(invariant, text) for invariant in NEEDED_FOR[name]]
+        self.missing += [(invariant, text) for invariant in READ[name]]
 
 
 def evidence_of(
@@ -71,7 +77,7 @@ def evidence_of(
 
     complete: whether the job reported that it is done, so that every step is due.
     """
-    state = _replayed(streams.messages(MANAGER))
+    state, verdict_faults = _replayed(streams.messages(MANAGER))
     ledgers = [message for message in streams.messages(LEDGER) if isinstance(message, BatchLedger)]
     open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
     trained = [message for message in streams.messages(STATE) if isinstance(message, StepTrained | Rewound)]
@@ -87,6 +93,8 @@ def evidence_of(
         counters=state.counters if MANAGER in streams.streams else None,
         tokens_lost=state.tokens_lost,
         state_faults=state.check(),
+        verdict_faults=verdict_faults,
+        rewards=streams.messages(REWARD),
         fences=_fences(streams.messages(REGISTRY)),
         checkpoints=checkpoints,
         missing=streams.missing,
@@ -94,15 +102,18 @@ def evidence_of(
     )
 
 
-def _replayed(messages: Sequence[Message]) -> RolloutState:
-    """The manager's state, rebuilt as the manager itself would."""
+def _replayed(messages: Sequence[Message]) -> tuple[RolloutState, list[str]]:
+    """The manager's state, rebuilt as the manager itself would; the verdicts that count for no request."""
     state = RolloutState()
+    faults: list[str] = []
     for message in messages:
         if isinstance(message, ManagerSnapshot):
             state.apply(message.rollout)
         elif not isinstance(message, BatchWeights):
-            state.apply(message)
-    return state
+            refused = state.apply(message).refused
+            if isinstance(message, Scored):
+                faults += [f"verdict of {message.request}: {why}" for why in refused if why in UNCOUNTED]
+    return state, faults
 
 
 def _fences(messages: Sequence[Message]) -> dict[str, list[int]]:

@@ -19,7 +19,14 @@ from gleaner.configs.schema import Config
 from gleaner.nodeagent.host import CLUSTER
 from gleaner.rlctl.audit import journal_faults
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
-from gleaner.rlctl.audit.journal_evidence import LEDGER, NEEDED_FOR, REGISTRY, StreamEvidence, evidence_of
+from gleaner.rlctl.audit.journal_evidence import (
+    LEDGER,
+    NEEDED_FOR,
+    READ,
+    REGISTRY,
+    StreamEvidence,
+    evidence_of,
+)
 from gleaner.supervisor import JournalError
 from gleaner.supervisor.journal.file import JournalView, contents_of
 from gleaner.supervisor.journal.store_choice import view
@@ -75,7 +82,7 @@ def _read(
     try:
         with view(place) as journal:
             faults = [str(fault["fault"]) for fault in journal_faults.faults(journal, only)]
-            found = {full: name for full, name in named(journal).items() if name in NEEDED_FOR}
+            found = {full: name for full, name in named(journal).items() if name in READ}
             for full, name in found.items():
                 streams.add(name, contents_of(journal, [full])[full])
     except JournalError as problem:

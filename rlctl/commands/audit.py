@@ -29,6 +29,7 @@ I2  no collected token was lost, none was generated twice
 I3  every token of a step was made under that step's version
 I4  an older incarnation changed nothing
 I5  each step was done exactly once; checkpoints hold the trained weights
+I7  each verdict counts once, for a request of the run, with the score that the reward proxy gave
 
 Every journal is verified first (`rlctl journal verify`), and a damaged one is named. Each invariant then
 holds, is broken, or is not checked, with the reason: missing or damaged evidence is always reported, and
@@ -49,6 +50,7 @@ NAMES = {
     "I3": "on-policy",
     "I4": "older incarnations changed nothing",
     "I5": "each step exactly once",
+    "I7": "each verdict exactly once",
 }
 
 

@@ -11,6 +11,7 @@ from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger, RequestLedger
+from gleaner.actors.reward.journal import BatchClosed, RewardSnapshot, VerdictGiven
 from gleaner.actors.rollout.state.events import Counters
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence, State, audit, lineage, states
 
@@ -290,3 +291,42 @@ def test_unscored_request_is_not_due_and_must_not_train() -> None:
     assert "never reached" not in found
     without = with_trained(unscored, trained(2).samples[1:])
     assert "I1" not in texts(without)
+
+
+# -- I7 --
+
+
+def given(request: str = "step-2/0/0", batch: str = "step-2", score: float = 1.0) -> VerdictGiven:
+    return VerdictGiven(request=request, batch=batch, score=score, status="ok")
+
+
+def test_verdict_that_the_reward_proxy_has_twice_is_found() -> None:
+    once = replace(whole(), rewards=[given(), given("step-2/1/0")])
+    assert audit(once) == []
+    found = texts(replace(whole(), rewards=[given(), given("step-2/1/0"), given()]))
+    assert found == "I7: the reward proxy has two verdicts of step-2/0/0 of step-2"
+    kept = RewardSnapshot(anchors_s={}, verdicts=(given(),))
+    assert broken(replace(whole(), rewards=[kept, given()])) == {"I7"}
+    over = [given(), BatchClosed(batch="step-2"), given()]
+    assert audit(replace(whole(), rewards=over)) == [], "its batch was over: it is computed again"
+
+
+def test_verdict_that_counts_with_another_score_is_found() -> None:
+    found = texts(replace(whole(), rewards=[given(score=0.25)]))
+    assert found == "I7: step-2/0/0 counts with the score 1.0, the reward proxy gave 0.25"
+
+
+@pytest.mark.parametrize(("request_", "batch"), [("step-2/9/0", "step-2"), ("step-2/0/0", "step-9")])
+def test_verdict_of_no_request_is_found_where_the_evidence_is_whole(request_: str, batch: str) -> None:
+    evidence = replace(whole(), rewards=[given(request_, batch)])
+    (found,) = audit(evidence)
+    assert found.invariant == "I7"
+    assert f"a verdict of {request_} of {batch}, which is no request of the run" in found.text
+    gaps = replace(evidence, missing=[("I7", "a ledger is gone")])
+    assert states(audit(gaps))["I7"] is State.UNCHECKED
+
+
+@pytest.mark.parametrize(("score", "status"), [(0.5, "verifier_failed"), (float("nan"), "ok")])
+def test_score_that_is_none_is_found(score: float, status: str) -> None:
+    scored = with_request(whole(), lambda it: msgspec.structs.replace(it, score=score, status=status))
+    assert f"I7: step-2/0/0 has the score {score}, with the status {status}" in texts(scored)

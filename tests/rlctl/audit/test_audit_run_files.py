@@ -11,10 +11,11 @@ import msgspec
 import pytest
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
-from gleaner.actors.names import CONTROLLER, MANAGER, STATE
+from gleaner.actors.names import CONTROLLER, MANAGER, REWARD, STATE
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger
+from gleaner.actors.reward.journal import VerdictGiven
 from gleaner.actors.rollout.journal.journaled_state import ManagerSnapshot, ledger_of
 from gleaner.actors.rollout.state.events import BatchReleased, Dispatched, FrameLogged, InstanceJoined, Scored
 from gleaner.actors.rollout.state.state import RolloutState
@@ -207,3 +208,50 @@ async def test_token_changed_on_its_way_to_trainer_is_found(tmp_path: Path, conf
     await write(journal, {STATE: [evidence.trained[0], StepTrained(step=2, samples=samples, root=b"")]})
     found = {violation.invariant for violation in audit(gather(tmp_path, config, complete=True))}
     assert found == {"I1", "I5"}, "the trained tokens, and the checkpoint made of others"
+
+
+@pytest.mark.parametrize(
+    "planted", [None, Scored(request="step-2/0/1", score=0.0), Scored(request="none", score=1.0)]
+)
+async def test_verdict_that_counts_for_no_request_is_found_in_the_journal(
+    tmp_path: Path, config: Config, planted: Scored | None
+) -> None:
+    await record(tmp_path)
+    if planted is not None:
+        store = SqliteJournal(tmp_path / "nodes" / "head" / "journal" / "rollout.sqlite", commit_s=0.0)
+        store.open(MANAGER, 2)
+        await store.append(MANAGER, 2, [planted])
+        await store.close()
+    violations = audit(gather(tmp_path, config, complete=True))
+    why = {"step-2/0/1": "scored_twice", "none": "unknown_request"}
+    wanted = [f"I7: verdict of {planted.request}: {why[planted.request]}"] if planted else []
+    assert [str(violation) for violation in violations] == wanted
+
+
+async def test_second_verdict_in_the_journal_of_the_reward_proxy_is_found(
+    tmp_path: Path, config: Config
+) -> None:
+    await record(tmp_path)
+    journal = tmp_path / "nodes" / "head" / "journal" / "reward.sqlite"
+    given = VerdictGiven(request="step-2/0/0", batch="step-2", score=1.0, status="ok")
+    await write(journal, {REWARD: [given]})
+    assert audit(gather(tmp_path, config, complete=True)) == []
+    journal.unlink()
+    await write(journal, {REWARD: [given, given]})
+    (found,) = audit(gather(tmp_path, config, complete=True))
+    assert str(found) == "I7: the reward proxy has two verdicts of step-2/0/0 of step-2"
+
+
+async def test_damaged_journal_of_the_reward_proxy_leaves_i7_unchecked(
+    tmp_path: Path, config: Config
+) -> None:
+    await record(tmp_path)
+    journal = tmp_path / "nodes" / "head" / "journal" / "reward.sqlite"
+    await write(journal, {REWARD: [VerdictGiven(request="r", batch="step-2", score=1.0, status="ok")]})
+    db = sqlite3.connect(journal)
+    db.execute("UPDATE events SET crc = crc + 1")
+    db.commit()
+    db.close()
+    found = states(audit(gather(tmp_path, config, complete=True)))
+    assert [name for name, state in found.items() if state is not State.HOLDS] == ["I7"]
+    assert found["I7"] is State.UNCHECKED
