@@ -291,7 +291,7 @@ def test_audit_of_an_empty_run_names_missing_evidence(
     assert main(["audit", *at(run)]) == UNCHECKED
     shown = capsys.readouterr().out
     assert "BROKEN" not in shown
-    assert shown.count("not checked") == 5
+    assert shown.count("not checked") == 6
 
 
 def test_node_keys_trust_each_other_and_new_are_added(tmp_path: Path) -> None:
