@@ -77,7 +77,7 @@ class ItemDispatch:
         self._links: dict[str, HostLink] = {}
         self._done: dict[str, asyncio.Future[Verdict]] = {}
         self.on_verdict: Callable[[RewardItem, Verdict], None] = _nothing
-        """Called with each item that got its first verdict from a worker."""
+        """Called with each item that got its first verdict from a worker, when there is a request for it."""
         self.on_passed: Callable[[RewardItem], None] = _passed
         """Called with each item that has passed a stage."""
         self._held: dict[str, tuple[str, str]] = {}  # host, stage of items announced, and not requested yet
@@ -94,6 +94,10 @@ class ItemDispatch:
         if (open_ := self._done.get(item.id)) is not None:
             return open_
         done: asyncio.Future[Verdict] = asyncio.get_running_loop().create_future()
+        if (stray := self.verdicts.claim(item.batch, item.id)) is not None:
+            verdict, of, took_s = stray
+            item.spent_s[of] = took_s
+            self.on_verdict(item, verdict)  # from here on it belongs to a batch, and can be recorded
         if (known := self.verdicts.get(item.batch, item.id)) is not None:
             done.set_result(known)
             return done
@@ -230,7 +234,7 @@ class ItemDispatch:
             if verdict.status == PASSED:
                 self.passed.keep("", item_id, StagePassed(stage, verdict.carried, host))
             elif verdict.status not in NO_SCORE:
-                self.verdicts.keep_stray(item_id, verdict)
+                self.verdicts.keep_stray(item_id, verdict, stage, took_s)
             return
         if item is None or (item.stage != stage and not item.is_behind(stage)):
             self.counts["late_results"] += 1

@@ -18,16 +18,21 @@ class VerdictCache:
 
     def __init__(self) -> None:
         self._batches: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
-        self._stray: OrderedDict[str, Verdict] = OrderedDict()
+        self._stray: OrderedDict[str, tuple[Verdict, str, float]] = OrderedDict()
 
     def __len__(self) -> int:
         return sum(map(len, self._batches.values())) + len(self._stray)
 
     def get(self, batch: str, item: str) -> Verdict | None:
-        """The verdict of an item of a batch; a stray one belongs to it from now on."""
-        if (stray := self._stray.pop(item, None)) is not None:
-            self.keep(batch, item, stray)
+        """The verdict of an item of a batch."""
         return self._batches.get(batch, {}).get(item)
+
+    def claim(self, batch: str, item: str) -> tuple[Verdict, str, float] | None:
+        """The stray verdict of an item, its stage, and the seconds that it took. It is the one of this batch
+        from now on."""
+        if (stray := self._stray.pop(item, None)) is not None:
+            self.keep(batch, item, stray[0])
+        return stray
 
     def has(self, item: str) -> bool:
         """Whether there is a verdict of this item, of any batch."""
@@ -41,11 +46,11 @@ class VerdictCache:
         while len(self._batches) > MOST_BATCHES:
             self._batches.popitem(last=False)
 
-    def keep_stray(self, item: str, verdict: Verdict) -> None:
-        """A verdict for which no request is open."""
+    def keep_stray(self, item: str, verdict: Verdict, stage: str, took_s: float) -> None:
+        """A verdict of a stage for which no request is open."""
         if verdict.status in OURS or item in self._stray:
             return
-        self._stray[item] = verdict
+        self._stray[item] = verdict, stage, took_s
         while len(self._stray) > MOST_STRAY:
             self._stray.popitem(last=False)
 

@@ -14,6 +14,8 @@ from pipeline_hosts import HOST, Hosts, settings, source
 from gleaner.actors.names import PLANNER, REWARD
 from gleaner.actors.protocol.reward import Verdict
 from gleaner.actors.reward.blobs import BlobFolder, NoBlob
+from gleaner.actors.reward.journal import RewardSnapshot, VerdictGiven
+from gleaner.supervisor.journal.file import contents_of, view_file
 from gleaner.supervisor.testing import TestSystem
 
 sys.path.insert(0, str(Path(__file__).parent / "verifiers"))
@@ -103,6 +105,15 @@ def judge() -> Iterator[Service]:
         yield found
 
 
+def journaled(journal: Path) -> list[tuple[str, float]]:
+    """The verdicts in a proxy's journal, read when its process has ended."""
+    with view_file(journal) as found:
+        messages = contents_of(found, [REWARD])[REWARD].messages
+    events = [given for one in messages if isinstance(one, RewardSnapshot) for given in one.verdicts]
+    events += [one for one in messages if isinstance(one, VerdictGiven)]
+    return [(given.request, given.score) for given in events]
+
+
 @pytest.mark.long
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("seed", range(3))
@@ -136,9 +147,15 @@ async def test_each_request_has_one_verdict_when_all_parts_of_three_stages_die(
                 (hosts.start_proxy if part == REWARD else hosts.start_planner)()
         async with asyncio.timeout(300.0):
             verdicts = await asyncio.gather(*under_way)
-        assert {verdict.request: verdict.score for verdict in verdicts} == {
-            name: score for name, (_, score) in asked.items()
-        }
+        wanted = {name: score for name, (_, score) in asked.items()}
+        assert {verdict.request: verdict.score for verdict in verdicts} == wanted
+        near.kill(REWARD)
+        hosts.start_proxy()
+        async with asyncio.timeout(60.0):  # as of a manager that lost its last commits
+            again = await asyncio.gather(*(scored(hosts, name, one) for name, (one, _) in asked.items()))
+        assert {verdict.request: verdict.score for verdict in again} == wanted
+    given = journaled(tmp_path / "test.sqlite")
+    assert sorted(given) == sorted(wanted.items()), "one verdict of each request, the one that was answered"
 
 
 def test_blobs_are_bounded_and_damage_is_detected(tmp_path: Path) -> None:
