@@ -21,6 +21,7 @@ from gleaner.chaos.faults import (
     DiskFull,
     FailLoad,
     FalseNotice,
+    ForeignResult,
     Freeze,
     Hang,
     KillHost,
@@ -116,6 +117,9 @@ class Cluster(Protocol):
 
     def bad_scorer(self, how: str, count: int, done: Callable[[], None]) -> bool:
         """`done` is called for each answer that was spoiled."""
+
+    def foreign_results(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """`done` is called for each result that is sent for an item of another host."""
 
     def sick_verifier(self, how: str) -> bool:
         """No score is returned until `well_verifier`."""
@@ -242,6 +246,8 @@ class Faults:
                 return self._lurks(fault, cluster.corrupt_chunks(host, fault.count, self._hit(fault, host)))
             case FailLoad():
                 return self._lurks(fault, cluster.fail_loads(host, fault.count, self._hit(fault, host)))
+            case ForeignResult():
+                return self._lurks(fault, cluster.foreign_results(host, fault.count, self._hit(fault, host)))
             case RestartStorm():
                 return self._storm(fault, host)
         raise NotImplementedError(f"chaos/apply_sim.py has no way to carry out {kind_of(fault)}")

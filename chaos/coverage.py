@@ -93,6 +93,11 @@ PATHS: tuple[Path, ...] = (
     Path("proxy outlived", "a result came to a later life of the proxy", ("rewards.outlived_proxy",)),
     Path("reward cancelled", "an item that ran on a reward host was cancelled", ("rewards.cancelled",)),
     Path("second result", "a result that was not needed any more was dropped", ("rewards.late_results",)),
+    Path(
+        "foreign result",
+        "a result of a reward host that was not given the item was dropped",
+        ("rewards.foreign_results",),
+    ),
     Path("tried elsewhere", "an item that failed on a host ran on another one", ("rewards.tried_elsewhere",)),
     Path("stage elsewhere", "a program ran on another host than compiled it", ("rewards.blobs_fetched",)),
     Path("stage begun again", "what a stage left was lost: done again", ("rewards.begun_again",)),

@@ -22,6 +22,7 @@ from gleaner.chaos.fault_targets import (
     FaultTargets,
 )
 from gleaner.chaos.faults import (
+    FOREIGN_RESULT,
     FROZEN_DEAD_S,
     AnyFault,
     BadLink,
@@ -31,6 +32,7 @@ from gleaner.chaos.faults import (
     CrashActor,
     DiskFull,
     FalseNotice,
+    ForeignResult,
     Freeze,
     Hang,
     KillHost,
@@ -99,12 +101,15 @@ class Drawer:
             "disk_full": self._disk_full,
             "corrupt_chunk": self._corrupt_chunk,
             "bad_scorer": self._bad_scorer,
+            FOREIGN_RESULT: self._foreign_result,
             "sick_verifier": self._sick_verifier,
             "restart_storm": self._restart_storm,
         }
         loses_head = terrain.head_returns and terrain.head_durable
         machines = MachineDrawer(rng, self._length, terrain.preemptible, loses_head=loses_head)
         self.draws.update(machines.draws)
+        if terrain.rewards < 2:  # there is no other host whose items a host could answer
+            del self.draws[FOREIGN_RESULT]
         if not terrain.preemptible:
             for kind in ("kill_zone", "notice", "false_notice"):
                 del self.draws[kind]
@@ -363,6 +368,9 @@ class Drawer:
     def _bad_scorer(self, at_s: float) -> AnyFault:
         how = self._rng.choice(SCORER_FAULTS)
         return BadScorer(at_s=at_s, how=how, count=self._rng.choice((1, 1, 2, 4)))
+
+    def _foreign_result(self, at_s: float) -> AnyFault:
+        return ForeignResult(at_s=at_s, host=self._reward_host(), count=self._rng.choice((1, 2, 5)))
 
     def _sick_verifier(self, at_s: float) -> AnyFault:
         how = self._rng.choice(SICKNESSES)

@@ -42,6 +42,8 @@ FROZEN_DEAD_S = 10.0
 safe)."""
 FAIL_LOAD = "fail_load"
 """A kind that is not drawn alone, but as a part of an aim (`gleaner.chaos.fault_scenarios`)."""
+FOREIGN_RESULT = "foreign_result"
+"""The kind that is drawn only where there are two reward hosts."""
 STAY = "stay"
 """The kind that is not drawn but cut out of availability traces: see `Stay`."""
 
@@ -257,6 +259,14 @@ class BadScorer(Fault, frozen=True, kw_only=True, tag="bad_scorer"):
     count: Count = 1
 
 
+class ForeignResult(Fault, frozen=True, kw_only=True, tag=FOREIGN_RESULT):
+    """A reward host answers with the wrong item: it sends a result for each of the next `count` items that
+    another reward host gets, with a score that no verifier gave."""
+
+    host: Where
+    count: Count = 1
+
+
 class SickVerifier(Fault, frozen=True, kw_only=True, tag="sick_verifier"):
     """For `for_s` no reward worker returns a score: each raises, hangs or ends its process. New problems
     still arrive."""
@@ -299,8 +309,8 @@ class Stay(Fault, frozen=True, kw_only=True, tag=STAY):
 AnyFault = (
     KillProcess | CrashActor | KillHost | KillZone | KillOnMessage | KillInCommit | SickVerifier | Freeze
     | Zombie | Hang | Slow | Partition | BadLink | Reset | Notice | FalseNotice | ClockJump | FailLoad
-    | DiskFull | CorruptChunk | BadScorer | RestartStorm | Stay | SlowDisk | PowerLoss | BitRot
-    | CloudTrouble | OperatorCommand | BadEngine | SlowTrainer
+    | DiskFull | CorruptChunk | BadScorer | ForeignResult | RestartStorm | Stay | SlowDisk | PowerLoss
+    | BitRot | CloudTrouble | OperatorCommand | BadEngine | SlowTrainer
 )  # fmt: skip
 
 KINDS: dict[str, type[Fault]] = {str(cls.__struct_config__.tag): cls for cls in get_args(AnyFault)}

@@ -15,7 +15,7 @@ from msgspec import Meta
 from gleaner.chaos.bounds import Bounds, bounds_of
 from gleaner.chaos.coverage import unknown
 from gleaner.chaos.fault_targets import FaultTargets
-from gleaner.chaos.faults import FAIL_LOAD, KINDS, MACHINE_KINDS, STAY
+from gleaner.chaos.faults import FAIL_LOAD, FOREIGN_RESULT, KINDS, MACHINE_KINDS, STAY
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.shapes import wanted
 from gleaner.chaos.swarm import Options, draw
@@ -77,7 +77,9 @@ class Campaign(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def wanted_faults(self) -> tuple[str, ...]:
         """Kinds that must fire at least once for the campaign to be valid."""
-        alone = tuple(kind for kind in KINDS if kind != FAIL_LOAD and kind not in MACHINE_KINDS)
+        several = self.terrain.rewards > 1
+        never = {FAIL_LOAD} if several else {FAIL_LOAD, FOREIGN_RESULT}
+        alone = tuple(kind for kind in KINDS if kind not in never | MACHINE_KINDS)
         drawn = tuple(kind for kind in alone if kind != STAY or self.traces)
         return self.faults or self.options.kinds or drawn
 

@@ -55,6 +55,7 @@ FIGURES: Mapping[str, str] = {
     "lost_with_host": "rewards.lost_with_host",
     "tried_elsewhere": "rewards.tried_elsewhere",
     "late_results": "rewards.late_results",
+    "foreign_results": "rewards.foreign_results",
     "plans": "rewards.plans",
     "blobs_fetched": "rewards.blobs_fetched",
     "begun_again": "rewards.begun_again",

@@ -16,6 +16,7 @@ from gleaner.actors.protocol.cluster import CloudNotice, PreemptionNotice
 from gleaner.nodeagent.defaults import MAY_LEAVE
 from gleaner.sim.client import say
 from gleaner.sim.cluster import SimCluster
+from gleaner.sim.foreign_items import ForeignItems, send_results
 from gleaner.sim.hosts import SIGCONT, SIGKILL, SIGSTOP, Host, SimProcess
 from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.sim.models.scorer import Fault
@@ -299,6 +300,26 @@ class FaultInjector:
         kinds = {"hang": Fault.HANG, "crash": Fault.CRASH, "lie": Fault.WRONG_KIND}
         for _ in range(count):
             self._cluster.scorer_faults.order(kinds[how], done)
+        return True
+
+    def foreign_results(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        """The reward host answers each of the next `count` items that the proxy gives to another one, with a
+        score that no verifier gives: `done` for each."""
+        if self._up(host) is None or role_of(host) != "reward":
+            return False
+        foreign = ForeignItems(f"{host}/reward", count)
+
+        def hook(seen: ObservedMessage) -> None:
+            process = self.process(host, "reward-host")
+            system = self._cluster.systems.get(process) if process is not None else None
+            if process is not None and system is not None:
+                for results in foreign.results(seen):
+                    process.loop.call_soon(send_results, system, results)
+                    done()
+            if not foreign.left:
+                self._cluster.unwatch(hook)
+
+        self._cluster.watch(hook)
         return True
 
     def sick_verifier(self, how: str) -> bool:

@@ -55,6 +55,13 @@ REWARDS: tuple[Mutation, ...] = (
         ("verdicts", "verdict age", "recovery time", "I8"),
     ),
     _bug(
+        "the result of a reward host that does not have the item counts",
+        "a reward host settles only what it was given, or has announced",
+        Edit(DISPATCH, "        if not self.items.gave(item_id, host, attempt):\n", "        if False:\n"),
+        ("verdicts",),
+        ("foreign_result",),
+    ),
+    _bug(
         "the score of a reward host is 0",
         "a reward host sends the score that its worker computed",
         Edit("gleaner.actors.reward.host", "            score=verdict.score,\n", "            score=0.0,\n"),

@@ -15,6 +15,7 @@ from gleaner.chaos.faults import (
     DiskFull,
     FailLoad,
     FalseNotice,
+    ForeignResult,
     Freeze,
     Hang,
     KillHost,
@@ -168,6 +169,10 @@ class FakeCluster:
         self.waiting += [done] * count
         return self._do(f"scorer {how} {count}")
 
+    def foreign_results(self, host: str, count: int, done: Callable[[], None]) -> bool:
+        self.waiting += [done] * count
+        return self._do(f"foreign {host} {count}", host)
+
     def sick_verifier(self, how: str) -> bool:
         return self._do(f"sick {how}")
 
@@ -262,12 +267,13 @@ def test_armed_fault_counts_when_it_strikes() -> None:
         CorruptChunk(at_s=3, host="spot-1", count=2),
         BadScorer(at_s=4, how="lie", count=1),
         FailLoad(at_s=5, host="spot-1", count=2),
+        ForeignResult(at_s=6, host="spot-1", count=2),
     )
     assert not armed.fired
     assert not armed.missed
     for strike in cluster.waiting:
         strike()
-    others = {"corrupt_chunk": 2, "bad_scorer": 1, "fail_load": 2}
+    others = {"corrupt_chunk": 2, "bad_scorer": 1, "fail_load": 2, "foreign_result": 2}
     assert armed.fired == {"kill_on_message": 1, "kill_in_commit": 1, **others}
     assert armed.shapes == {"kill_on_message: replied": 1, "kill_in_commit: torn": 1, "bad_scorer: lie": 1}
 

@@ -1,6 +1,7 @@
 """Reward hosts in campaigns: which faults are drawn, what the checks find, whole runs."""
 
 from collections.abc import Iterable
+from unittest.mock import Mock
 
 import msgspec
 import pytest
@@ -19,13 +20,16 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.chaos.bounds import bearable, bounds_of
-from gleaner.chaos.faults import CrashActor, KillHost, KillInCommit, KillProcess, Notice
+from gleaner.chaos.faults import CrashActor, ForeignResult, KillHost, KillInCommit, KillProcess, Notice
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.chaos.invariants.reward_hosts import RewardHostItems
 from gleaner.chaos.plan import load, names
 from gleaner.chaos.recoveries import Recoveries
+from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
 from gleaner.configs.schema import Config
+from gleaner.sim.foreign_items import ForeignItems
+from gleaner.sim.message_hooks import ObservedMessage
 from gleaner.supervisor import Address, Message
 
 HOST = "rewards-1/reward"
@@ -133,6 +137,24 @@ def test_paths_of_reward_hosts_are_counted_from_messages() -> None:
     }
 
 
+def test_host_answers_only_items_of_another_one_under_its_own_offer() -> None:
+    foreign = ForeignItems("rewards-2/reward", count=2)
+
+    def results(fact: Fact) -> list[ItemsScored]:
+        assert isinstance(fact, MessagePassed)
+        seen = ObservedMessage(Mock(), "out", fact.mode, fact.source, fact.to, fact.message)
+        return list(foreign.results(seen))
+
+    own = msgspec.structs.replace(given(1.0, "a", epoch="1.2"), to="rewards-2/reward")
+    assert results(given(0.5, "x")) == [], "it has no offer yet"
+    assert results(own) == []
+    (sent,) = results(given(2.0, "b", "c"))
+    assert (sent.host, sent.epoch, [it.id for it in sent.results]) == ("rewards-2/reward", "1.2", ["b"])
+    assert sent.results[0].score not in (0.0, 1.0), "the checks of verdicts find it where it counts"
+    assert len(results(given(3.0, "d"))) == 1
+    assert results(given(4.0, "e")) == []
+
+
 # -- the faults that are drawn --
 
 
@@ -145,6 +167,7 @@ def test_only_campaigns_with_reward_hosts_draw_their_faults() -> None:
             getattr(fault, where, "").partition("/")[0] for fault in drawn for where in ("host", "a", "b")
         }
         assert bool(hit or "@reward" in places) == (name in WITH_HOSTS), name
+        assert any(isinstance(fault, ForeignResult) for fault in drawn) == (name in WITH_HOSTS), name
         cut = {fault.process for fault in drawn if isinstance(fault, KillInCommit)}
         assert ("reward" in cut) == (name in WITH_HOSTS), name
 
@@ -173,6 +196,16 @@ def test_reward_hosts_may_die_as_often_as_preemptible_ones() -> None:
 
 
 # -- runs --
+
+
+def test_result_of_a_host_that_was_not_given_the_item_is_dropped_in_a_run() -> None:
+    loaded = load("rewards")
+    seed = next(seed for seed in range(50) if not loaded.config_of(seed).reward.share.with_)
+    fault = ForeignResult(at_s=7.0, host="@reward/1", count=3)
+    report = run(loaded, seed, Schedule(seed=seed).with_faults([fault]))
+    assert report.broken == ()
+    assert report.fired == {"foreign_result": 3}
+    assert report.counts["rewards.foreign_results"] >= 3
 
 
 @pytest.mark.parametrize("seed", [2, 9])

@@ -22,6 +22,7 @@ from gleaner.chaos.fault_scenarios import AIMS, BY_PATH
 from gleaner.chaos.fault_targets import FaultTargets
 from gleaner.chaos.faults import (
     FAIL_LOAD,
+    FOREIGN_RESULT,
     KINDS,
     MACHINE_KINDS,
     KillHost,
@@ -77,7 +78,7 @@ def test_faults_end_by_horizon_and_reserved_host_returns(
 def test_every_kind_is_drawn_and_options_vary_by_seed() -> None:
     drawn = [draw(seed, FaultTargets(), Options(), Bounds(), {"two": TRACE}) for seed in range(200)]
     seen = {kind_of(fault) for schedule in drawn for fault in schedule.faults}
-    assert seen == set(KINDS) - {FAIL_LOAD} - MACHINE_KINDS
+    assert seen == set(KINDS) - {FAIL_LOAD, FOREIGN_RESULT} - MACHINE_KINDS
     mixes = {frozenset(kind_of(fault) for fault in schedule.faults) for schedule in drawn}
     assert len(mixes) > 100
     assert any(not schedule.faults for schedule in drawn)
