@@ -1,5 +1,6 @@
 """Stages of reward items: queues by stage, what one stage leaves for the next, and its loss."""
 
+import re
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -9,12 +10,15 @@ from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.carried import MAX_BYTES, BadCarried, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.item_dispatch import MOST_LOSSES, ItemDispatch
+from gleaner.actors.reward.proxy import RewardProxy
+from gleaner.actors.reward.scoring import ScoringWorker
 from gleaner.actors.reward.scoring_queue import Verdict
+from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE, Pipelines, pipeline_of
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, Judgement
 from gleaner.actors.reward.verifiers.compiled_code import CompiledParams
-from gleaner.configs.load import from_tree
+from gleaner.configs.load import ConfigError, from_tree
 
 THREE = (COMPILE, RUN, JUDGE)
 CPP = {"language": "cpp"}
@@ -246,3 +250,78 @@ def test_score_before_a_judge_arrives_whole() -> None:
             unpacked(content)
     with pytest.raises(BadCarried, match="left no score"):
         Carried().judgement()
+
+
+STAGED = {"data": "d.jsonl", "verifier": "code", "params": CPP}
+JUDGE_SET = {"url": "http://judge:1/v1", "model": "m", "rubric_text": "r"}
+
+
+@pytest.mark.parametrize(
+    ("task", "reward", "answer"),
+    [
+        (
+            {},
+            {"stages": {"separate": True, "run": {"workers": 0, "host_workers": 0}}},
+            "reward.stages.run: no host has a worker of this stage; set workers",
+        ),
+        (
+            {"judge": {"weight": 0.5}},
+            {"judge": JUDGE_SET, "stages": {"separate": True, "judge": {"workers": 0, "host_workers": 0}}},
+            "reward.stages.judge: no host has a worker of this stage",
+        ),
+        (
+            {},
+            {"stages": {"separate": True, "run": {"workers": 0}, "compile": {"workers": 0}}},
+            "reward.stages.compile.workers, reward.stages.run.workers: one of them must be above 0",
+        ),
+        ({}, {"stages": {"separate": True, "link": {}}}, "reward.stages.link: unknown key"),
+        (
+            {},
+            {"stages": {"separate": True, "run": {"cost": 0}}},
+            "reward.stages.run.cost: expected a number > 0",
+        ),
+        ({}, {"stages": {"separate": True, "run": {"cost": -2}}}, "reward.stages.run.cost: expected"),
+        (
+            {},
+            {"timeouts": {"min_s": 9.0, "max_s": 3.0}},
+            "reward.timeouts.min_s: expected at most max_s (3), got 9",
+        ),
+        (
+            {"judge": {"gate": 1.0}},
+            {"judge": JUDGE_SET, "stages": {"separate": True}},
+            "judge.weight: expected more than 0 beside a gate",
+        ),
+        (
+            {"judge": {"weight": 0.5}},
+            {"judge": {**JUDGE_SET, "model": ""}, "stages": {"separate": True}},
+            "reward.judge.model: is empty: set it to the model's name",
+        ),
+        (
+            {"judge": {"weight": 0.5}},
+            {"judge": {"model": "m", "rubric_text": "r"}, "stages": {"separate": True}},
+            "reward.judge.url: is empty",
+        ),
+        (
+            {},
+            {"stages": {"separate": True}, "share": {"with": "cluster"}},
+            "reward.stages.separate: expected false where share.with names a service",
+        ),
+    ],
+)
+def test_settings_with_which_a_stage_cannot_score_are_refused_with_their_name(
+    task: dict[str, object], reward: dict[str, object], answer: str
+) -> None:
+    """When they are read, or as `rlctl check`, the proxy and a service refuse them."""
+    try:
+        config = from_tree({"task": [{"name": "cpp", **STAGED, **task}], "reward": reward}, "test")
+    except ConfigError as problem:
+        found = str(problem)
+    else:
+        found = Pipelines(config.task, config.reward).problem()
+        with pytest.raises(ValueError, match=re.escape(answer)):
+            RewardProxy(RewardSettings.of(config), "", _never)
+    assert answer in found
+
+
+async def _never(*_: object) -> ScoringWorker:
+    raise AssertionError("no worker is started")
