@@ -35,7 +35,7 @@ are there if the job's settings have one; a `service` is on the host `scores` th
 
 Moment = Literal["received", "sent", "replied"]
 ScorerFault = Literal["hang", "crash", "lie"]
-Sickness = Literal["raise", "hang", "crash"]
+Sickness = Literal["raise", "hang", "crash", "judge_away"]
 
 FROZEN_DEAD_S = 10.0
 """A process that is silent for longer was declared dead by its peers (`liveness.dead_s` is 5 s, twice that is
@@ -269,7 +269,7 @@ class ForeignResult(Fault, frozen=True, kw_only=True, tag=FOREIGN_RESULT):
 
 class SickVerifier(Fault, frozen=True, kw_only=True, tag="sick_verifier"):
     """For `for_s` no reward worker returns a score: each raises, hangs or ends its process. New problems
-    still arrive."""
+    still arrive. `judge_away`, which no campaign draws: only the stage of a judge returns none."""
 
     how: Sickness
     for_s: Length

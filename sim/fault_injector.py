@@ -324,7 +324,12 @@ class FaultInjector:
 
     def sick_verifier(self, how: str) -> bool:
         """No verifier gives a score until `well_verifier`: each one raises, hangs or crashes (`how`)."""
-        kinds = {"raise": Fault.RAISE, "hang": Fault.HANG, "crash": Fault.CRASH}
+        kinds = {
+            "raise": Fault.RAISE,
+            "hang": Fault.HANG,
+            "crash": Fault.CRASH,
+            "judge_away": Fault.JUDGE_AWAY,
+        }
         self._cluster.scorer_faults.standing = kinds[how]
         return True
 

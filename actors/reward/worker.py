@@ -24,7 +24,7 @@ from gleaner.actors.reward.blobs import BlobFolder, Blobs, NoBlob
 from gleaner.actors.reward.carried import INLINE_BYTES, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseLimits
 from gleaner.actors.reward.entries import Entry
-from gleaner.actors.reward.verdicts import BLOB_LOST, OURS, PROGRAMS, Judgement
+from gleaner.actors.reward.verdicts import BLOB_LOST, OURS, OVERLOADED, PROGRAMS, Judgement
 from gleaner.supervisor.process import die_with_parent
 
 MAX_DETAIL = 500  # characters of an error that travel
@@ -172,7 +172,11 @@ def _stage(scorer: Scorer, item: pipe.StageItem, blobs: Blobs | None) -> pipe.An
     if isinstance(found, Judgement):
         return _out(found)
     if len(found.program) > INLINE_BYTES:
-        _of_host(blobs).put(found.program)
+        try:
+            _of_host(blobs).put(found.program)
+        except OSError as problem:  # of the host, not of the response: another one may have room
+            text = f"no room for a program of {len(found.program)} bytes: {problem}"
+            return pipe.ScoreOut(0.0, OVERLOADED, text[:MAX_DETAIL])
         found = msgspec.structs.replace(found, program=b"")
     return pipe.PassedOut(packed(found))
 

@@ -25,7 +25,7 @@ from gleaner.actors.reward.blobs import Blobs, NoBlob
 from gleaner.actors.reward.carried import Carried, CarriedScore, digest_of, packed, unpacked
 from gleaner.actors.reward.scoring import WorkerDied, WorkerHung, WorkerSpec
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE
-from gleaner.actors.reward.verdicts import BLOB_LOST
+from gleaner.actors.reward.verdicts import BLOB_LOST, OVERLOADED, UNAVAILABLE
 from gleaner.sim.models.scored_texts import response_of, text_of
 from gleaner.sim.models.tokens import response
 
@@ -44,6 +44,7 @@ class Fault(StrEnum):
     WRONG_KIND = "wrong_kind"
     WRONG_SCORE = "wrong_score"
     RAISE = "raise"  # instead of a score; problems are still returned
+    JUDGE_AWAY = "judge_away"  # the judge of a stage cannot be reached; all other work goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +174,8 @@ class SimScorer:
             raise WorkerDied("signal 9 (SIGKILL)")
         item = pipe.item(frame[pipe.PREFIX.size :])
         fault = self._fault(standing=not isinstance(item, pipe.ProblemItem))
+        if fault is Fault.JUDGE_AWAY and not (isinstance(item, pipe.StageItem) and item.stage == JUDGE):
+            fault = None
         count = len(item.items) if isinstance(item, pipe.ScoreItems) else 1
         takes_s = sum(self._takes_s() for _ in range(count))
         if fault is Fault.HANG or takes_s > deadline_s:
@@ -208,8 +211,11 @@ class SimScorer:
         if item.stage == COMPILE:
             large = program[0] % LARGE_ONE_IN == 0
             digest = digest_of(program)
-            if large and self._blobs is not None:
-                self._blobs.put(program)
+            try:
+                if large and self._blobs is not None:
+                    self._blobs.put(program)
+            except OSError as problem:
+                return pipe.ScoreOut(0.0, OVERLOADED, str(problem))
             return pipe.PassedOut(packed(Carried(program=b"" if large else program, digest=digest)))
         carried = unpacked(item.carried) if item.carried else Carried()
         if item.stage == RUN:
@@ -221,6 +227,8 @@ class SimScorer:
                 return pipe.ScoreOut(0.0, BLOB_LOST, str(problem))
             if found != program:
                 return pipe.Failed("it got the program of another response")
+        if fault is Fault.JUDGE_AWAY:
+            return pipe.ScoreOut(0.0, UNAVAILABLE, "the judge cannot be reached")
         if item.stage == JUDGE:
             own = carried.own
             return self._score(item.item, fault) if own is not None else pipe.Failed("it got no score")

@@ -20,13 +20,24 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.chaos.bounds import bearable, bounds_of
-from gleaner.chaos.faults import CrashActor, ForeignResult, KillHost, KillInCommit, KillProcess, Notice
+from gleaner.chaos.faults import (
+    ClockJump,
+    CrashActor,
+    DiskFull,
+    ForeignResult,
+    KillHost,
+    KillInCommit,
+    KillProcess,
+    Notice,
+    SickVerifier,
+)
 from gleaner.chaos.invariants.facts import Fact, MessagePassed
 from gleaner.chaos.invariants.reward_hosts import RewardHostItems
-from gleaner.chaos.plan import load, names
+from gleaner.chaos.plan import Loaded, load, names
 from gleaner.chaos.recoveries import Recoveries
 from gleaner.chaos.schedule import Schedule
 from gleaner.chaos.sim_run import run
+from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.sim.foreign_items import ForeignItems
 from gleaner.sim.message_hooks import ObservedMessage
@@ -213,3 +224,39 @@ def test_job_survives_faults_of_its_reward_hosts(seed: int) -> None:
     report = run(load("rewards"), seed)
     assert report.broken == ()
     assert report.ended == "done"
+
+
+def with_settings(loaded: Loaded, settings: dict[str, object], deadline_s: float) -> Loaded:
+    """The campaign with these settings of `[reward]`."""
+    tree = {**loaded.campaign.settings}
+    tree["reward"] = {**msgspec.convert(tree["reward"], dict[str, object]), **settings}
+    campaign = msgspec.structs.replace(loaded.campaign, settings=tree, deadline_s=deadline_s)
+    return msgspec.structs.replace(loaded, campaign=campaign, config=from_tree(tree, "test"))
+
+
+AWAY_S = 300.0
+
+
+@pytest.mark.long  # six simulated minutes
+def test_job_waits_for_a_judge_that_is_away_for_five_minutes() -> None:
+    """No response counts as wrong meanwhile: the check of verdicts knows the true scores."""
+    loaded = with_settings(load("pipelines"), {"sick_s": 2 * AWAY_S}, deadline_s=3 * AWAY_S)
+    fault = SickVerifier(at_s=9.0, how="judge_away", for_s=AWAY_S)
+    report = run(loaded, 3, Schedule(seed=3).with_faults([fault]))
+    assert report.broken == ()
+    assert report.ended == "done"
+    assert report.fired == {"sick_verifier": 1}
+    assert report.virtual_s > AWAY_S
+
+
+@pytest.mark.parametrize(("memory", "by_s"), [(False, 3600.0), (True, -3600.0)])
+def test_full_disk_or_memory_and_another_clock_of_a_host_cost_no_host(memory: bool, by_s: float) -> None:
+    """Its deadlines and its offers are of the monotonic clock: no wait is late, and no host is lost."""
+    full = DiskFull(at_s=8.0, host="@reward/0", for_s=25.0, memory=memory)
+    jump = ClockJump(at_s=12.0, host="@reward/0", by_s=by_s)
+    report = run(load("pipelines"), 3, Schedule(seed=3).with_faults([full, jump]))
+    assert report.broken == ()
+    assert (report.ended, report.fired) == ("done", {"disk_full": 1, "clock_jump": 1})
+    assert report.counts.get("rewards.lost_with_host", 0) == 0
+    assert report.counts.get("watches.silent", 0) == 0
+    assert (report.counts.get("rewards.tried_elsewhere", 0) > 0) == memory
