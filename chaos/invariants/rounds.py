@@ -52,7 +52,8 @@ class DrawsKept(Check):
     promise = (
         "every draw of a job with rounds is launched in its turn, trained once or dropped as uniform, and "
         "waits in the queue meanwhile, first deferred first out, for no longer than a period and two steps; "
-        "it keeps its seeds; a step is a long round exactly when the queue fills one, or the job ends"
+        "it keeps its seeds; a step is a long round exactly when the queue fills one, or the job ends; with "
+        "`auto` rounds begin and end between periods only"
     )
     meaning = (
         "If this fails, hard problems are lost, or trained twice, or never, or drawn again until they are "
@@ -111,7 +112,12 @@ class DrawsKept(Check):
             tried = [surplus] if event.kind == "short" else allowed
             due = {self._kind(step_of(event.batch) or 0, rounds, len(free), more) for more in tried}
             whole = rounds.auto and event.kind == ("long" if free else "plain")
-            if event.kind not in due and not whole:
+            if whole and event.kind not in due and self._in_period():
+                yield (
+                    f"{event.batch} is a {event.kind} round, as in a job without rounds, in the middle of a "
+                    f"period of rounds, with {len(free)} draws queued: {' or '.join(sorted(due))} is due"
+                )
+            elif event.kind not in due and not whole:
                 yield (
                     f"{event.batch} is a {event.kind} round, with {len(free)} draws queued: "
                     f"{' or '.join(sorted(due))} is due"
@@ -127,6 +133,9 @@ class DrawsKept(Check):
             while len(self._rounds) > KEPT:
                 del self._rounds[next(iter(self._rounds))]
         elif event.first != len(one.draws):
+            lost = sorted({*one.draws[event.first :]} - {*event.draws})
+            if lost:
+                yield f"draws {lost} of {event.batch} are lost: it is open, and other draws take their places"
             yield f"{event.batch} has {len(one.draws)} draws, more were drawn from group {event.first} on"
         deferred = free[: len(event.draws)] if one.kind == "long" else []
         if list(event.draws[: len(deferred)]) != deferred:
@@ -136,6 +145,10 @@ class DrawsKept(Check):
         for number in sorted((*event.draws[len(deferred) :], *event.held)):
             yield from self._new(event.batch, number)
         one.draws.extend(event.draws)
+
+    def _in_period(self) -> bool:
+        """Whether the newest round is a short one: with `auto` rounds begin and end between periods only."""
+        return [one.kind for one in self._rounds.values()][-1:] == ["short"]
 
     def _held(self, event: RoundDrawn, number: int, rounds: WantedRounds) -> Iterator[str]:
         problem = number % self._wanted.problems

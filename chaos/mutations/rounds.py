@@ -4,12 +4,13 @@ from gleaner.chaos.mutate import Edit
 from gleaner.chaos.mutations.mutation import Mutation
 
 DRAWS = "gleaner.actors.training.round_draws"
+JOURNAL = "gleaner.actors.training.job_journal"
 RACE = "gleaner.actors.rollout.state.race"
 EVENTS = "gleaner.actors.rollout.state.group_events"
 
 
-def _bug(name: str, safeguard: str, edit: Edit, caught_by: tuple[str, ...]) -> Mutation:
-    return Mutation(name, safeguard, (edit,), caught_by, campaign="rounds")
+def _bug(name: str, safeguard: str, edit: Edit, caught_by: tuple[str, ...], *more: Edit) -> Mutation:
+    return Mutation(name, safeguard, (edit, *more), caught_by, campaign="rounds")
 
 
 ROUNDS: tuple[Mutation, ...] = (
@@ -53,6 +54,38 @@ ROUNDS: tuple[Mutation, ...] = (
             "gleaner.actors.training.rounds",
             "    if waiting >= rule.prompts or drains:\n",
             "    if waiting > rule.prompts or drains:\n",
+        ),
+        ("rounds",),
+    ),
+    _bug(  # as in RollPacker's artifact: what is submitted is in the memory of the process alone
+        "queue popped at submission",
+        "a deferred draw leaves the queue when its step is trained, not when a long round is submitted",
+        Edit(
+            DRAWS,
+            "                one.draws.extend(event.draws)\n",
+            "                one.draws.extend(event.draws)\n"
+            "                popped = [number for number in event.draws if number in self._queue]\n"
+            "                self._launched.update({number: self._queue.pop(number) for number in popped})\n",
+        ),
+        ("rounds",),
+        Edit(
+            JOURNAL,
+            "    return standing\n",
+            "    opened = getattr(draws, '_rounds', {})\n"
+            "    for name in [name for name, one in opened.items() if not one.settled]:\n"
+            "        if opened[name].shape.kind == 'long':\n"
+            "            del opened[name]\n"
+            "    return standing\n",
+        ),
+    ),
+    _bug(
+        "rounds that end within a period",
+        "with `auto` rounds begin and end between periods only",
+        Edit(
+            DRAWS,
+            "        if self._auto and self._last_kind is not Kind.SHORT:\n"
+            "            self._rounds_now = has_rounds(self._rounds_now, gain)\n",
+            "        if self._auto:\n            self._rounds_now = self._last_kind is not Kind.SHORT\n",
         ),
         ("rounds",),
     ),

@@ -1,0 +1,98 @@
+"""The check of draws on hand-written journals of a job with rounds: of the lost and of periods."""
+
+from collections.abc import Iterator, Sequence
+
+import pytest
+from content_story import CONTROLLER, SmallTruth, commit
+
+from gleaner.actors.rollout.state.events import GroupsKept
+from gleaner.actors.training import round_draws
+from gleaner.actors.training.draw_events import RoundDrawn, RoundSettled
+from gleaner.actors.training.job_journal import StepFinished
+from gleaner.chaos.invariants import rounds
+from gleaner.chaos.invariants.facts import Fact
+from gleaner.chaos.invariants.rounds import DrawsKept
+from gleaner.chaos.invariants.truth import Wanted, WantedRounds
+from gleaner.chaos.plan import load
+from gleaner.chaos.sim_run import run
+
+PROMPTS, LAUNCHED = 4, 6
+
+
+def reported(journal: Sequence[Fact], *, auto: bool = False) -> list[str]:
+    """What the check reports of this journal of a job of ten steps."""
+    rule = WantedRounds(prompts=LAUNCHED, samples=1, own_seeds=True, by_tokens=True, drain=True, auto=auto)
+    check = DrawsKept(SmallTruth(wanted=Wanted(steps=10, problems=100, prompts=PROMPTS, rounds=rule)))
+    return [text for fact in journal for text in check.see(fact)]
+
+
+def drawn(step: int, kind: str, draws: Sequence[int], cursor: int) -> Fact:
+    event = RoundDrawn(batch=f"step-{step}", kind=kind, samples=1, first=0, draws=tuple(draws), cursor=cursor)
+    return commit(event, stream=CONTROLLER)
+
+
+def ended(step: int, deferred: Sequence[int] = ()) -> Iterator[Fact]:
+    """The first groups count, and the step is on record."""
+    yield commit(GroupsKept(batch=f"step-{step}", groups=tuple(range(PROMPTS))))
+    settled = RoundSettled(batch=f"step-{step}", over=(), deferred=tuple(deferred))
+    yield commit(settled, StepFinished(step=step), stream=CONTROLLER)
+
+
+def shorts(count: int) -> list[Fact]:
+    """So many short rounds from the first step on."""
+    journal: list[Fact] = []
+    for step in range(1, count + 1):
+        first = LAUNCHED * (step - 1)
+        journal.append(drawn(step, "short", range(first, first + LAUNCHED), first + LAUNCHED))
+        journal += ended(step, (first + 4, first + 5))
+    return journal
+
+
+LONG = [4, 5, 10, 11]
+"""What two short rounds defer."""
+
+
+def test_draws_of_whole_periods_are_not_reported() -> None:
+    long = [*shorts(2), drawn(3, "long", LONG, 12), *ended(3)]
+    assert reported([*long, drawn(4, "short", range(12, 18), 18)]) == []
+    assert reported([*long, drawn(4, "plain", range(12, 16), 16)], auto=True) == []
+
+
+def test_draws_that_leave_the_queue_when_they_are_submitted_are_reported() -> None:
+    again = drawn(3, "short", range(12, 18), 18)  # after a crash between submission and the end of the step
+    found = reported([*shorts(2), drawn(3, "long", LONG, 12), again])
+    assert any("draws [4, 5, 10, 11] of step-3 are lost" in text for text in found)
+
+
+@pytest.mark.parametrize(
+    ("kind", "draws"), [("long", [4, 5, 6, 7]), ("plain", [6, 7, 8, 9])], ids=["long", "plain"]
+)
+def test_rounds_that_end_within_a_period_are_reported(kind: str, draws: list[int]) -> None:
+    found = reported([*shorts(1), drawn(2, kind, draws, max(draws) + 1)], auto=True)
+    assert found
+    assert f"step-2 is a {kind} round" in found[0]
+
+
+def test_whole_steps_behind_a_long_round_are_not_reported() -> None:
+    journal = [drawn(1, "plain", range(4), 4), *ended(1), drawn(2, "plain", range(4, 8), 8), *ended(2)]
+    assert reported([*journal, drawn(3, "short", range(8, 14), 14)], auto=True) == []
+    assert reported(journal), "this shows nothing: `tail` has whole steps"
+
+
+def test_rounds_that_begin_and_end_whenever_they_may_are_not_reported(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No step of the campaign has a predicted gain with which rounds begin, so here it alternates."""
+    monkeypatch.setattr(round_draws, "has_rounds", lambda now, gain: not now)
+    kinds: list[str] = []
+    in_turn = rounds.DrawsKept._drawn
+
+    def noted(self: DrawsKept, event: RoundDrawn, rule: WantedRounds) -> Iterator[str]:
+        assert rule.auto
+        kinds.append(event.kind)
+        return in_turn(self, event, rule)
+
+    monkeypatch.setattr(rounds.DrawsKept, "_drawn", noted)
+    outcome = run(load("rounds"), 1)
+    assert (outcome.ended, outcome.broken) == ("done", ())
+    assert {"plain", "short", "long"} <= set(kinds)
