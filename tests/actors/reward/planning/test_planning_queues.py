@@ -37,7 +37,7 @@ def test_estimate_that_moves_changes_the_next_pick() -> None:
 
 
 def test_item_that_waited_long_leaves_before_an_earlier_batch() -> None:
-    """Aged by 30 s beyond its 60, its batch counts as complete at 170 s. One without an estimate: now - 30 s."""
+    """30 s beyond its 60: its batch counts as complete at 170 s; one without an estimate 30 s ago."""
     queues: BatchQueues[str] = BatchQueues(aging_s=60.0)
     complete_s = {"late": 200.0, "early": 175.0}
     queues.add("late", 10.0, "aged")
@@ -53,7 +53,7 @@ def test_item_that_waited_long_leaves_before_an_earlier_batch() -> None:
 
 
 def test_item_never_starves_when_batches_before_it_never_end() -> None:
-    """A job whose batches are always complete sooner sends an item a second, and a worker takes one a second."""
+    """A job whose batches are always complete sooner sends an item a second; a worker takes as many."""
     queues: BatchQueues[str] = BatchQueues(aging_s=60.0)
     queues.add("late", 0.0, "late")
     left: list[str | None] = []
