@@ -6,16 +6,18 @@ import random
 from array import array
 from pathlib import Path
 
+import msgspec
 import pytest
 from programs_scorer import SPIN
 
-from gleaner.actors.protocol.reward import Score, Verdict
+from gleaner.actors.protocol.reward import Score, ScoreText, Verdict
 from gleaner.actors.reward import journal
 from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.assignment.passed_stages import PassedStages
 from gleaner.actors.reward.case_limits import CaseTimes
+from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSnapshot
-from gleaner.actors.reward.proxy import RewardProxy
+from gleaner.actors.reward.proxy import RewardProxy, text_worker
 from gleaner.actors.reward.sandbox.detection import NoSandbox, detect
 from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
@@ -44,6 +46,7 @@ class Job:
 
     def __init__(self, directory: Path) -> None:
         self.proxies: list[RewardProxy] = []
+        directory.mkdir(exist_ok=True)
         self._directory = directory
         self._system = TestSystem(directory)
         self._asked = 0
@@ -107,6 +110,41 @@ async def test_anchor_of_a_right_program_cuts_slower_ones_also_after_a_restart(t
         assert await job.score("print(7)") == (0.0, "ok"), "scored by the same worker, after the audit"
         assert job.counts() == [1, 1, 1], "it was audited, and was right"
         assert await job.score(slow) == (1.0, "ok"), "it lifted the anchors"
+
+
+async def test_jobs_with_the_same_problems_share_no_anchors(tmp_path: Path) -> None:
+    """Each has a proxy and a journal of its own."""
+    async with Job(tmp_path / "one") as one, Job(tmp_path / "other") as other:
+        assert await one.score(DOUBLES) == (1.0, "ok")
+        assert (one.counts()[2], other.counts()[2]) == (1, 0)
+        slow = SPIN.format(0.5) + DOUBLES
+        assert await other.score(slow) == (1.0, "ok")
+        assert await one.score(slow) == (0.0, "timeout"), "the anchor of the other job is none of its own"
+
+
+async def test_service_of_several_jobs_learns_no_anchors(tmp_path: Path) -> None:
+    """Its items are texts: a name of a problem would be one of any job."""
+    timeouts = {"adaptive": True, "min_s": MIN_S, "max_s": MAX_S, "audit_share": 0.0}
+    task = {"name": "doubles", "data": "none.jsonl", "verifier": "code"}
+    tree = {"task": [task], "reward": {"deadline_s": DEADLINE_S, "timeouts": timeouts}}
+    adaptive = RewardSettings.of(from_tree(tree, "test"))
+    proxy = RewardProxy(adaptive, "", WorkerProcess.start, text_worker(adaptive))
+    async with TestSystem(tmp_path) as test:
+        test.spawn("reward/proxy", lambda: proxy)
+        for number, job in enumerate(("math", "code")):
+            entry = Entry(question="?", tests=({"input": "2\n", "output": "4\n"},))
+            program = SPIN.format(0.4 * number) + DOUBLES
+            ask = ScoreText(
+                request=f"r{number}",
+                task="doubles",
+                entry=msgspec.json.encode(entry),
+                response=f"```python\n{program}\n```",
+                batch="step-1",
+                job=job,
+            )
+            verdict = await test.ask("reward/proxy", ask, Verdict, deadline_s=120)
+            assert (verdict.score, verdict.status) == (1.0, "ok")
+        assert proxy.summary()["anchors"] == 0
 
 
 class Keeper(Actor):
