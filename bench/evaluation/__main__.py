@@ -42,7 +42,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of rlboost_like_seg{A,B,C}.csv")
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *HARDER], default=list(MODELS))
     parser.add_argument("--segments", nargs="*", choices=cells.SEGMENTS, default=list(cells.SEGMENTS))
-    parser.add_argument("--seeds", type=int, default=len(cells.SEEDS), help="how many, from 1 on (5)")
+    parser.add_argument("--seeds", type=int, help="how many, from 1 on (5; with --fidelity 1)")
     parser.add_argument(
         "--variants", nargs="+", default=["gleaner"], metavar="NAME", help=", ".join(VARIANTS)
     )
@@ -84,7 +84,8 @@ def main() -> None:
     if arguments.paper == "rollpacker" and (arguments.traces or arguments.record or arguments.fidelity):
         parser.error("--paper rollpacker: expected none of --traces, --record and --fidelity beside it")
     around = Around(arguments.traces, extra)
-    seeds = range(1, arguments.seeds + 1)
+    count: int = arguments.seeds or len(fidelity.SEEDS if arguments.fidelity else cells.SEEDS)
+    seeds = range(1, count + 1)
     variants = [*arguments.variants, *(name for name, _ in extra)]
     store = Store(arguments.store, around, any_code=arguments.any_code)
     console = Console(width=150, soft_wrap=False)
@@ -98,12 +99,12 @@ def main() -> None:
         return found
 
     if arguments.paper == "rollpacker":
-        results = rounds_grid.record(do, rounds_grid.SEEDS[: arguments.seeds])
+        results = rounds_grid.record(do, rounds_grid.SEEDS[:count])
         _finish_rounds(results, arguments.write_docs)
     elif arguments.record:
-        results = grid.record(do, cells.SEEDS[: arguments.seeds])
+        results = grid.record(do, cells.SEEDS[:count])
     elif arguments.fidelity:
-        results = fidelity.record(do)
+        results = fidelity.record(do, seeds)
     else:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])

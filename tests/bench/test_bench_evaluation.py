@@ -1,10 +1,13 @@
 """The runner of the evaluation on a grid of two small cells; synthetic segments."""
 
+import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 import pytest
 
+from bench.evaluation import __main__ as command
 from bench.evaluation import crosscheck, fidelity, figures, grid, page, pool, segments
 from bench.evaluation.__main__ import table
 from bench.evaluation.cells import Cell, colocated, undisturbed
@@ -303,6 +306,23 @@ def test_fidelity_names_missing_cells_and_the_mean_of_three_segments() -> None:
     assert "Not run: 8b A gleaner, 8b A paper-capped" in text
     assert "100 s with ContinuousLB and 100 s without it (+0.0 to +0.0 %, seeds: 1)" in text
     assert "three instances that join" in fidelity.text(Results([]))
+
+
+@pytest.mark.parametrize(("given", "seeds"), [([], [1]), (["--seeds", "3"], [1, 2, 3])])
+def test_fidelity_has_as_many_seeds_as_it_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: list[str], seeds: list[int]
+) -> None:
+    asked: list[int] = []
+
+    def record(_run: grid.Run, wanted: Sequence[int]) -> list[CellResult]:
+        asked.extend(wanted)
+        return []
+
+    monkeypatch.setattr(fidelity, "record", record)
+    monkeypatch.setattr(sys, "argv", ["evaluation", "--fidelity", "--store", str(tmp_path), *given])
+    with pytest.raises(SystemExit) as ended:
+        command.main()
+    assert (ended.value.code, asked) == (0, seeds)
 
 
 def test_fidelity_cells_have_settings_of_their_own() -> None:
