@@ -5,7 +5,7 @@ This is T_j of plans (DistRS section 5.1). It is not the limit by which a worker
 take twice as long on the clock, which plans leave out. Services and judges have time on the clock.
 """
 
-from gleaner.actors.reward.verifiers.registry import CODE, HTTP, JUDGE, PYTHON, is_compiled
+from gleaner.actors.reward.verifiers.registry import CODE, HTTP, JUDGE, PYTHON, is_compiled, name_of
 from gleaner.configs.schema import Reward, Task
 
 COMPILE_S = 10.0
@@ -14,7 +14,7 @@ COMPILE_S = 10.0
 
 def own_s(task: Task, reward: Reward) -> float:
     """All that the task's own verifier does: a compilation too, but no judge beside it."""
-    name = task.verifier or (PYTHON if task.data else "")
+    name = name_of(task.verifier, task.data)
     sections = {
         PYTHON: reward.function.deadline_s,
         HTTP: reward.http.deadline_s,

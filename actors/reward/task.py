@@ -31,7 +31,7 @@ from gleaner.actors.reward.verifiers.port import (
     score_stage,
     scored_within,
 )
-from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, REASONING, make
+from gleaner.actors.reward.verifiers.registry import HTTP, JUDGE, PYTHON, make, name_of
 from gleaner.configs.schema import Config, JudgePart
 from gleaner.configs.schema import Task as Settings
 
@@ -60,7 +60,7 @@ def source_of(settings: Settings, seed: int) -> Source:
 
 def spec_of(settings: Settings, config: Config) -> VerifierSpec:
     """The spec of a task's verifier."""
-    name = settings.verifier or (PYTHON if settings.data else REASONING)
+    name = name_of(settings.verifier, settings.data)
     return VerifierSpec(
         name=name,
         task=settings.name,

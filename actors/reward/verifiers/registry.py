@@ -34,6 +34,11 @@ def is_compiled(params: Mapping[str, object]) -> bool:
     return params.get("language", "python") != "python" or "compile" in params
 
 
+def name_of(given: str, data: str) -> str:
+    """The verifier of a task: the given one, "" for that of its problems. data: their file, "" for none."""
+    return given or (PYTHON if data else REASONING)
+
+
 def _unit_tests(spec: VerifierSpec) -> Verifier:
     from gleaner.actors.reward.verifiers.unit_tests import UnitTestVerifier
 

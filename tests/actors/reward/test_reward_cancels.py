@@ -71,6 +71,7 @@ async def test_worker_of_a_cancelled_program_is_free_before_the_program_would_en
 
         await until(lambda: figure("workers") == (1, 1))
         assert (await score("first", RIGHT)).score == 1.0
+        # as after a long item: each worker has one at a time, so the two go to two hosts
         near.system.cell(REWARD).actor._dispatch.hosts.took("score", 30.0)  # type: ignore[union-attr]
         idle = len(processes())
         asked = [score(f"sleeps-{n}", SLEEPS) for n in range(2)]
