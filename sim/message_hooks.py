@@ -34,7 +34,7 @@ class ObservedMessage(msgspec.Struct, frozen=True):
 
 Hook = Callable[[ObservedMessage], None]
 """Called in the turn in which the message passes. A process that is killed there neither handles an incoming
-message nor sends an outgoing one."""
+message nor sends an outgoing one. An exception is a finding of the run: the process does not see it."""
 
 
 class Watcher(Tap):
@@ -52,4 +52,7 @@ class Watcher(Tap):
         """See `Tap`."""
         seen = ObservedMessage(self._process, direction, mode, source, to, message)
         for hook in list(self._hooks):
-            hook(seen)
+            try:
+                hook(seen)
+            except Exception as problem:  # noqa: BLE001 (the process would take it for a failure of its link)
+                self._process.loop.world_failed("a hook on messages failed", problem)

@@ -173,6 +173,10 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         if self.alive:
             self._master.found(self, context)
 
+    def world_failed(self, what: str, problem: Exception) -> None:
+        """Code of the simulator failed in a turn of this process: a finding, dead or alive."""
+        self._master.found(self._master.world, {"message": what, "exception": problem})
+
     def get_debug(self) -> bool:
         """False: asyncio's own debugging costs more than the run."""
         return False

@@ -101,7 +101,9 @@ class Rounds:
     def surplus_batch(self, instance: str, abort: Abort) -> str:
         """The batch whose surplus groups this abort ends at an instance; "" for another abort."""
         for ticket in abort.tickets:
-            batch, group, _ = self.requests[instance, ticket].split("/")
+            if (request := self.requests.get((instance, ticket))) is None:
+                continue  # the record of its dispatch is in the disk's queue
+            batch, group, _ = request.split("/")
             if int(group) in self.surplus.get(batch, ()):
                 return batch
         return ""
