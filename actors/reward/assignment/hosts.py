@@ -95,12 +95,14 @@ class ScoringHosts:
         one that joined first. avoided: a host that gets it only if no other one has credit. preferred: one
         that gets it if it has credit."""
         ahead = self.ahead(stage)
-        able = [host for host in self._hosts.values() if host.credit(stage, ahead)]
-        return min(
-            able,
-            key=lambda host: (host.name == avoided, host.name != preferred, host.load(stage)),
-            default=None,
-        )
+        best: ScoringHost | None = None
+        lowest = (True, True, float("inf"))
+        for host in self._hosts.values():  # a loop: this is half of what an item costs
+            if host.credit(stage, ahead):
+                rank = (host.name == avoided, host.name != preferred, host.load(stage))
+                if best is None or rank < lowest:
+                    best, lowest = host, rank
+        return best
 
     def took(self, stage: str, item_s: float) -> None:
         """One worker needed so long for one item of a stage; the newest ones count most."""

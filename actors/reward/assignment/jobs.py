@@ -156,19 +156,20 @@ class RewardJobs:
     def next_of(self, stage: str, waiting: Iterable[str], workers: int, ahead: int) -> list[str]:
         """The jobs of which one may have the next item. waiting: those with waiting items of a stage, whose
         `workers` take `ahead` items each."""
-        most = self._limits.max_workers * ahead
-        able = [
-            job for name in waiting if (job := self._jobs[name]).by_stage.get(stage, 0) < most or not most
-        ]
+        limits, every = self._limits, self._jobs
+        able = [every[name] for name in waiting]
+        if most := limits.max_workers * ahead:
+            able = [job for job in able if job.by_stage.get(stage, 0) < most]
         if len(able) < 2:
             return [job.name for job in able]
-        if below := [job for job in able if job.lacks(stage, ahead)]:
+        if limits.guaranteed and (below := [job for job in able if job.lacks(stage, ahead)]):
             return [min(below, key=lambda job: job.by_stage.get(stage, 0) / job.guaranteed).name]
-        weights = sum(job.weight for job in self._jobs.values() if job.queued or job.running)
-        share = workers * ahead / weights
-        low = min(able, key=lambda job: job.by_stage.get(stage, 0) / job.weight)
-        has = low.by_stage.get(stage, 0)
-        return [low.name] if has < share * low.weight else [job.name for job in able]
+        parts = [job.by_stage.get(stage, 0) / job.weight for job in able]
+        lowest = min(parts)
+        weights = sum([job.weight for job in every.values() if job.queued or job.running])
+        if lowest < workers * ahead / weights:
+            return [able[parts.index(lowest)].name]
+        return [job.name for job in able]
 
     def worked(self, name: str, stage: str, took_s: float) -> None:
         """A worker of a stage has done an item of a job."""
