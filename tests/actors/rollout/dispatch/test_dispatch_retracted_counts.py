@@ -14,6 +14,14 @@ def test_sum_of_an_incarnation_counts_once_and_a_new_one_begins_at_0() -> None:
     assert counts.by_kind == {"preemptible": 9, "reserved": 7}
 
 
+def test_instance_that_was_forgotten_counts_from_0_again() -> None:
+    counts = RetractedCounts()
+    counts.add("a", 1, "preemptible", 5)
+    counts.forget("a")
+    counts.add("a", 1, "preemptible", 3)
+    assert counts.by_kind == {"preemptible": 8}
+
+
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 9)), max_size=30), st.data())
 def test_lost_and_repeated_reports_change_nothing_when_the_last_one_arrives(
     events: list[tuple[str, int]], data: st.DataObject
