@@ -91,10 +91,12 @@ class Verdict(Message, frozen=True):
 
 
 class RewardHint(Message, frozen=True):
-    """The rollout of a batch begins: about so many responses will be scored. A repetition changes nothing."""
+    """The rollout of a batch begins: about so many responses will be scored. A repetition changes nothing.
+    kind: of its round, where those of one kind are alike and others are not: "short"; "" for any other."""
 
     batch: str
     items: int
+    kind: str = ""
 
 
 class CancelScores(Message, frozen=True):
@@ -267,7 +269,7 @@ class RewardHostState(msgspec.Struct, frozen=True, kw_only=True):
 class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     """An active batch: items expected, arrived and scored; waiting and running ones; seconds since it began;
     seconds from now until it can be complete if nothing queued (None: unknown); seconds by which a plan may
-    delay it (None: unknown, or no planner)."""
+    delay it (None: unknown, or no planner). kind: it is foreseen from the last batch of this kind."""
 
     name: str
     expected: int
@@ -278,6 +280,7 @@ class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     age_s: float
     complete_in_s: float | None
     tolerated_s: float | None = None
+    kind: str = ""
 
 
 class JobState(msgspec.Struct, frozen=True, kw_only=True):

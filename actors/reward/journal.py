@@ -59,10 +59,11 @@ class StageLeft(Message, frozen=True):
 
 
 class BatchAnnounced(Message, frozen=True):
-    """Journaled where workers are planned: a batch of about so many items has begun."""
+    """Journaled where workers are planned: a batch of about so many items has begun. kind: of its round."""
 
     batch: str
     items: int
+    kind: str = ""
 
 
 class BatchClosed(Message, frozen=True):
@@ -106,7 +107,7 @@ class RewardJournal:
         self._journal, self._timeouts, self._log = journal, timeouts, log
         self._verdicts, self._batches, self._passed = verdicts, batches, passed
         self._open: dict[str, list[VerdictGiven]] = {}  # verdicts that were recorded, by batch
-        self._announced: dict[str, int] = {}  # items of open batches that were announced
+        self._announced: dict[str, BatchAnnounced] = {}  # open batches that were announced
         self._since_snapshot = 0
         self.failures = 0
         """Commits that failed."""
@@ -134,14 +135,18 @@ class RewardJournal:
                     self._announce(event)
                 case BatchClosed():
                     self._closed(event)
-        for batch, items in self._announced.items():
-            self._batches.hint(batch, items, now_s)
+        for batch, announced in self._announced.items():
+            self._batches.hint(batch, announced.items, now_s, announced.kind)
 
-    def batch_announced(self, batch: str, items: int) -> None:
-        """Record that a batch has begun, once."""
-        if self._announced.get(batch, -1) >= items:
+    def batch_announced(self, batch: str, items: int, kind: str = "") -> None:
+        """Record that a batch has begun, once. A later announcement of it may raise its items, or give its
+        kind."""
+        known = self._announced.get(batch)
+        if known is not None:
+            items, kind = max(items, known.items), kind or known.kind
+        event = BatchAnnounced(batch=batch, items=items, kind=kind)
+        if event == known:
             return
-        event = BatchAnnounced(batch=batch, items=items)
         self._announce(event)
         self._record(event)
 
@@ -186,7 +191,7 @@ class RewardJournal:
     def _announce(self, event: BatchAnnounced) -> None:
         """Of as many batches as are kept: the end of a batch may never be reported."""
         self._announced.pop(event.batch, None)
-        self._announced[event.batch] = event.items
+        self._announced[event.batch] = event
         while len(self._announced) > MOST_BATCHES:
             del self._announced[next(iter(self._announced))]
 
@@ -220,9 +225,7 @@ class RewardJournal:
             anchors_s=dict(self._timeouts.anchors_s()) if self._timeouts is not None else {},
             verdicts=tuple(event for events in self._open.values() for event in events),
             histories=tuple(_packed("", kind, one) for kind, one in self._batches.histories()),
-            announced=tuple(
-                BatchAnnounced(batch=name, items=items) for name, items in self._announced.items()
-            ),
+            announced=tuple(self._announced.values()),
         )
 
     def _unawaited(self, commit: Awaitable[int]) -> None:

@@ -194,10 +194,10 @@ class RewardProxy(Actor):
     async def hint(self, message: RewardHint) -> None:
         items = min(max(message.items, 0), MOST_ITEMS)
         if self._limits.planner.kind != STATIC:
-            self._journal.batch_announced(message.batch, items)
-        if self._dispatch.batches.hint(message.batch, items, self.ctx.now()):
+            self._journal.batch_announced(message.batch, items, message.kind)
+        if self._dispatch.batches.hint(message.batch, items, self.ctx.now(), message.kind):
             self._scaling.changed()
-        self._pools.opened(message.batch, items)
+        self._pools.opened(message.batch, items, message.kind)
 
     @handles(Score)
     async def score(self, message: Score) -> Deferred:

@@ -36,8 +36,9 @@ class ScoringService(Protocol):
         status of ours. full: called each time that its queues have no room for it; it is asked again.
         Cancelled, it ends its call."""
 
-    def opened(self, batch: str, items: int) -> None:
-        """A batch begins, of about so many responses: the service may prepare for it. Waits for nothing."""
+    def opened(self, batch: str, items: int, kind: str = "") -> None:
+        """A batch begins, of about so many responses: the service may prepare for it. kind: of its round.
+        Waits for nothing."""
 
     def ended(self, batch: str) -> None:
         """No verdict of a batch is needed any more. Waits for nothing."""
@@ -101,10 +102,10 @@ class ServicePool:
         """See `WorkerPool`: the dispatch gives so many items at a time."""
         self.workers = max(workers, 1)
 
-    def opened(self, batch: str, items: int) -> None:
+    def opened(self, batch: str, items: int, kind: str = "") -> None:
         """See `ScoringService`."""
         if not self._failure:
-            self._service.opened(batch, items)
+            self._service.opened(batch, items, kind)
 
     def ended(self, batch: str) -> None:
         """See `ScoringService`."""

@@ -165,10 +165,11 @@ class StagePools:
         if (pool := self.pools.get(stage)) is not None:
             pool.resize(min(workers, self.most[stage]))
 
-    def opened(self, batch: str, items: int) -> None:
-        """A batch begins, of about so many responses: a service that scores for the job gets a hint."""
+    def opened(self, batch: str, items: int, kind: str = "") -> None:
+        """A batch begins, of about so many responses: a service that scores for the job gets a hint. kind: of
+        its round."""
         for service in self._services:
-            service.opened(batch, items)
+            service.opened(batch, items, kind)
 
     def ended(self, batch: str) -> None:
         """No verdict of a batch is needed any more: neither are those of such a service."""

@@ -71,6 +71,7 @@ def state_of(
                     if max_delay_s is not None and math.isfinite(batch.complete_s)
                     else None
                 ),
+                kind=batch.kind,
             )
             for batch in dispatch.batches.active()
         ],

@@ -81,9 +81,10 @@ class Scoring(Protocol):
     async def score(self, ask: ScoringAsk) -> Scored:
         """The score. A caller that is cancelled cancels its item. Raises Outage, QueueFull."""
 
-    async def announce(self, job: str, batch: str, expected: int) -> str:
+    async def announce(self, job: str, batch: str, expected: int, kind: str = "") -> str:
         """A batch that a client of this job named begins, of about so many responses; its name in the state.
-        A repetition changes nothing. Raises QueueFull."""
+        kind: by which its history is not that of others of its name. A repetition changes nothing. Raises
+        QueueFull."""
 
     async def end(self, job: str, batch: str) -> str:
         """No verdict of this batch is needed any more, also of one that is not known; its name in the

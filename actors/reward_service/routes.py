@@ -88,7 +88,8 @@ async def batches(desk: ServiceContext, request: web.Request) -> web.StreamRespo
         return json(wires.BatchAnswer(batch=await desk.scoring.end(job, body.batch)))
     if not body.expected:
         raise BadAsk("expected the number of responses, 1 or more", "expected")
-    return json(wires.BatchAnswer(batch=await desk.scoring.announce(job, body.batch, body.expected)))
+    name = await desk.scoring.announce(job, body.batch, body.expected, body.kind)
+    return json(wires.BatchAnswer(batch=name))
 
 
 async def tasks(desk: ServiceContext, request: web.Request) -> web.StreamResponse:

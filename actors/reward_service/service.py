@@ -68,13 +68,13 @@ class RewardService(Actor):
             if self._batches.left(batch):
                 self._send(BatchEnded(batch=batch.name))
 
-    async def announce(self, job: str, batch: str, expected: int) -> str:
+    async def announce(self, job: str, batch: str, expected: int, kind: str = "") -> str:
         """See `Scoring`."""
         name, now_s = named(job, batch), self.ctx.now()
         for idle in self._batches.forget_idle(now_s):
             self._send(BatchEnded(batch=idle))
         self._batches.announce(job, name, now_s)
-        await self.ctx.tell(REWARD, RewardHint(batch=name, items=expected))
+        await self.ctx.tell(REWARD, RewardHint(batch=name, items=expected, kind=kind))
         return name
 
     async def end(self, job: str, batch: str) -> str:

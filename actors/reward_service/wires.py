@@ -29,6 +29,8 @@ DONE, RUNNING = 0, 1
 
 BatchName = Annotated[str, msgspec.Meta(pattern=BATCH_NAME)]
 """Of a client's batch, in its job: 1 to 100 letters, digits or ._-."""
+BatchKind = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_.-]{0,20}\Z")]
+"""Of a batch, beside its name: up to 20 letters, digits or ._-."""
 
 Item = tuple[Entry, str]
 """A problem, and the response to it."""
@@ -87,11 +89,13 @@ class GleanerBody(msgspec.Struct, kw_only=True):
 
 class BatchBody(msgspec.Struct, kw_only=True):
     """A batch of a job begins, or has ended. batch: its name, as in `/score`. expected: about how many
-    responses it will have; ended: no verdict of it is needed any more."""
+    responses it will have; ended: no verdict of it is needed any more. kind: batches of other kinds are not
+    like it, whatever their names."""
 
     batch: BatchName
     expected: Annotated[int, msgspec.Meta(ge=0, le=MOST_NAMED_ITEMS)] = 0
     ended: bool = False
+    kind: BatchKind = ""
 
 
 class BatchAnswer(msgspec.Struct, kw_only=True):

@@ -80,6 +80,7 @@ _BATCHES = (
     Column("AGE", right=True),
     Column("DUE", right=True),
     Column("DELAY", right=True),
+    Column("KIND"),
 )
 _JOBS = (
     Column("JOB"),
@@ -230,6 +231,7 @@ def batches(state: RewardState) -> list[Sequence[str]]:
             age(one.age_s),
             "-" if one.complete_in_s is None else age(one.complete_in_s),
             "-" if one.tolerated_s is None else f"{one.tolerated_s:.2g} s",
+            one.kind or "-",
         )
         for one in due_last
     ]

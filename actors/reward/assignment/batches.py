@@ -24,7 +24,7 @@ class RewardBatch:
 
     Args:
         name: of the batch.
-        kind: batches of one kind are alike: those of steps, those of evaluations.
+        kind: batches of one kind are alike: those of steps, of their short rounds, of evaluations.
         origin_s: from which its arrivals count: the hint, or its first arrival.
         expected: items that it will have; 0 if unknown.
         arrivals_s, times_s: of the items that have ended; the times by stage.
@@ -47,9 +47,10 @@ class RewardBatch:
         return BatchHistory(np.asarray(self.arrivals_s)[order], np.asarray(self.times_s)[order])
 
 
-def kind_of(batch: str) -> str:
-    """`step` of `step-12`."""
-    return batch.rpartition("-")[0] or batch
+def kind_of(batch: str, announced: str = "") -> str:
+    """`step` of `step-12`; `step short` if it was announced as a short round: its arrivals are others."""
+    named = batch.rpartition("-")[0] or batch
+    return f"{named} {announced}" if announced else named
 
 
 class RewardBatches:
@@ -77,12 +78,19 @@ class RewardBatches:
         """Of the last batch of this kind."""
         return self._histories.get(kind)
 
-    def hint(self, name: str, items: int, now_s: float) -> bool:
-        """A batch of about so many items begins; whether that is new."""
-        known = name in self._batches
-        batch = self._batches.get(name) or self._begin(name, now_s)
+    def hint(self, name: str, items: int, now_s: float, kind: str = "") -> bool:
+        """A batch of about so many items begins; whether that is new. kind: see `kind_of`."""
+        batch = self._batches.get(name)
+        new = batch is None
+        if batch is None:
+            batch = self._begin(name, now_s, kind)
+        elif kind and batch.kind != kind_of(name, kind):  # an item of it came before its announcement
+            batch.kind, new = kind_of(name, kind), True
+            batch.complete_s = float("inf")
+            self.complete_s.pop(name, None)
+            self._foresee(batch)
         batch.expected = max(batch.expected, items)
-        return not known
+        return new
 
     def arrived(self, name: str, now_s: float) -> bool:
         """An item of a batch has arrived; whether it is the first one."""
@@ -126,16 +134,20 @@ class RewardBatches:
         """The history of each kind, the least recently learnt first."""
         return list(self._histories.items())
 
-    def _begin(self, name: str, now_s: float) -> RewardBatch:
-        batch = self._batches[name] = RewardBatch(name, kind_of(name), now_s)
-        history = self._histories.get(batch.kind)
-        if history is not None:
-            unqueued_s = history.arrivals_s + history.times_s.sum(axis=1)
-            self._estimate(batch, now_s + float(unqueued_s.max()))
+    def _begin(self, name: str, now_s: float, kind: str = "") -> RewardBatch:
+        batch = self._batches[name] = RewardBatch(name, kind_of(name, kind), now_s)
+        self._foresee(batch)
         while len(self._batches) > MOST_BATCHES:
             oldest, _ = self._batches.popitem(last=False)
             self.complete_s.pop(oldest, None)
         return batch
+
+    def _foresee(self, batch: RewardBatch) -> None:
+        """T-hat of a batch by the history of its kind; none without one."""
+        history = self._histories.get(batch.kind)
+        if history is not None:
+            unqueued_s = history.arrivals_s + history.times_s.sum(axis=1)
+            self._estimate(batch, batch.origin_s + float(unqueued_s.max()))
 
     def _estimate(self, batch: RewardBatch, complete_s: float) -> None:
         batch.complete_s = complete_s

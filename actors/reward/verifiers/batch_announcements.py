@@ -49,10 +49,10 @@ class BatchAnnouncements:
         self._last: dict[str, asyncio.Task[None]] = {}  # the newest of each batch
         self._under_way: set[asyncio.Task[None]] = set()
 
-    def opened(self, batch: str, items: int) -> None:
-        """A batch begins, of about so many responses."""
+    def opened(self, batch: str, items: int, kind: str = "") -> None:
+        """A batch begins, of about so many responses. kind: of its round, "" for none."""
         if items > 0:
-            self._add(named(batch), {"expected": items})
+            self._add(named(batch), {"expected": items, **({"kind": kind} if kind else {})})
 
     def ended(self, batch: str) -> None:
         """No verdict of a batch is needed any more."""

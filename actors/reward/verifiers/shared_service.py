@@ -163,10 +163,10 @@ class SharedService:
         name = named(batch) if self._batches is not None else ""
         return await self._calls.judged(self._post, item, name, full)
 
-    def opened(self, batch: str, items: int) -> None:
+    def opened(self, batch: str, items: int, kind: str = "") -> None:
         """See `ScoringService`."""
         if self._batches is not None:
-            self._batches.opened(batch, items)
+            self._batches.opened(batch, items, kind)
 
     def ended(self, batch: str) -> None:
         """See `ScoringService`."""

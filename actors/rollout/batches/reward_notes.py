@@ -32,9 +32,9 @@ class RewardNotes:
             while self._notes:
                 await self._ctx.tell(REWARD, self._notes.popleft())
 
-    def opened(self, batch: str, items: int) -> None:
-        """The rollout of a batch begins: the proxy may prepare for its responses."""
-        self._add(RewardHint(batch=batch, items=items))
+    def opened(self, batch: str, items: int, kind: str) -> None:
+        """The rollout of a batch begins: the proxy may prepare for its responses. kind: of its round."""
+        self._add(RewardHint(batch=batch, items=items, kind=kind))
 
     def dropped(self, requests: Sequence[str]) -> None:
         """The verdicts of these requests are not needed."""

@@ -261,6 +261,35 @@ async def test_restarted_proxy_knows_the_announced_batches_where_it_plans(
         assert [one.expected for one in cell.actor._dispatch.batches.active()] == expected
 
 
+async def test_restarted_proxy_has_a_history_of_each_kind_of_round(tmp_path: Path) -> None:
+    """A short round and its next one, with whole rounds between them: each is foreseen from its own kind."""
+    config = from_tree({"reward": {"planner": {"kind": "distrs"}}}, "test")
+    settings, workers = RewardSettings.of(config), HeldWorkers()
+    async with TestSystem(tmp_path) as system:
+
+        def start() -> None:
+            system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+
+        async def kinds() -> dict[str, tuple[str, bool]]:
+            """Kind of each batch, and whether it is foreseen."""
+            state = await system.ask(PROXY, RewardStatus(), RewardState, deadline_s=20.0)
+            return {one.name: (one.kind, one.complete_in_s is not None) for one in state.batches}
+
+        start()
+        await system.tell(PROXY, RewardHint(batch="step-1", items=1, kind="short"))
+        message = Score(request="r", split="train", index=4, tokens=b"", batch="step-1")
+        assert (await system.ask(PROXY, message, Verdict, deadline_s=20.0)).score == 4
+        await system.tell(PROXY, BatchEnded(batch="step-1"))
+        await system.tell(PROXY, RewardHint(batch="step-2", items=3))
+        await system.tell(PROXY, RewardHint(batch="step-3", items=3, kind="short"))
+        expected = {"step-2": ("step", False), "step-3": ("step short", True)}
+        assert await kinds() == expected
+        await asyncio.sleep(0.1)  # commits
+        system.kill(PROXY)
+        start()
+        assert await kinds() == expected
+
+
 async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> None:
     """The answer to its offer was lost, for example: no attempt is lost, nothing runs twice."""
     first, second = cluster.ask(1), cluster.ask(2)

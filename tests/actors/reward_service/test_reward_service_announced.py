@@ -104,8 +104,10 @@ async def test_batch_of_a_job_is_announced_to_its_service_and_ended_there(
     tmp_path: Path, service: Service
 ) -> None:
     async with job_of(tmp_path / "job", service.url) as job:
-        await job.system.tell(REWARD, RewardHint(batch="step-1", items=5))
+        await job.system.tell(REWARD, RewardHint(batch="step-1", items=5, kind="short"))
         await until(service, lambda found: found == {"one/step-1": (5, 0)})
+        async with service.http.get(f"{service.url}/state") as answer:
+            assert [one["kind"] for one in (await answer.json())["batches"]] == ["one/step short"]
         assert (await job.ask("a", RIGHT, "step-1")).score == 1.0
         assert await batches(service) == {"one/step-1": (5, 1)}
         await job.system.tell(REWARD, BatchEnded(batch="step-1"))

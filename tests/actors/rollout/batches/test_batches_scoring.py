@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import msgspec
 import pytest
 from rollout_world import frame, submission
 
 from gleaner.actors.names import REWARD
-from gleaner.actors.protocol.reward import Score, Verdict
+from gleaner.actors.protocol.reward import RewardHint, Score, Verdict
 from gleaner.actors.protocol.rollout import GroupOut, Groups, TakeGroups
 from gleaner.actors.reward.health import LEAST
 from gleaner.actors.rollout.batches import scoring
@@ -44,6 +44,11 @@ class Proxy(Actor):
         self.asked: Counter[str] = Counter()
         self.refused = 0
         self.answer: Callable[[Score], Verdict] | None = None
+        self.announced: list[RewardHint] = []
+
+    @handles(RewardHint)
+    async def hint(self, message: RewardHint) -> None:
+        self.announced.append(message)
 
     @handles(Score)
     async def score(self, message: Score) -> Deferred | Verdict:
@@ -128,6 +133,23 @@ async def test_finished_requests_are_scored_at_once(tmp_path: Path) -> None:
         proxy.let()
         await until(lambda: len(manager.scored) == 200)
     assert set(proxy.asked.values()) == {1}
+
+
+@pytest.mark.parametrize(("race", "kind"), [("", ""), ("tokens", "short"), ("time", "short")])
+async def test_batch_is_announced_with_its_kind_when_it_is_a_short_round(
+    tmp_path: Path, race: Literal["", "tokens", "time"], kind: str
+) -> None:
+    proxy, manager = Proxy(), Manager(finished(4), config())
+    batch = manager.state.log.batches["step-1"]
+    batch.submitted = msgspec.structs.replace(batch.submitted, race=race)
+    async with TestSystem(tmp_path) as system:
+        system.spawn(REWARD, lambda: proxy)
+        system.spawn(MANAGER, lambda: manager)
+        await until(lambda: len(proxy.held) == 4)
+        manager.scoring.opened(batch)
+        await until(lambda: bool(proxy.announced))
+        proxy.let()
+    assert proxy.announced == [RewardHint(batch="step-1", items=4, kind=kind)]
 
 
 async def test_requests_for_scores_are_limited_by_the_proxy(tmp_path: Path) -> None:
