@@ -41,6 +41,7 @@ def metrics(jobs: Iterable[JobState]) -> bytes:
     seconds = gauge("worker_seconds", "Seconds of workers that these took.", "stage")
     lost = gauge("lost_items", "Items that ended the workers of all their tries.")
     refused = gauge("refused_items", "Items that were not taken.")
+    guaranteed = gauge("guaranteed_workers", "Workers of each stage that the job is guaranteed.")
     sick = gauge("sick", "1 while the job is refused, since too many of its items were lost.")
     for job in jobs:
         items.labels(job.name, "queued").set(job.queued)
@@ -50,5 +51,6 @@ def metrics(jobs: Iterable[JobState]) -> bytes:
             seconds.labels(job.name, stage).set(worker_s)
         lost.labels(job.name).set(job.lost)
         refused.labels(job.name).set(job.refused)
+        guaranteed.labels(job.name).set(job.guaranteed)
         sick.labels(job.name).set(job.sick_for_s > 0)
     return generate_latest(registry)

@@ -35,5 +35,5 @@ def test_gauges_of_the_jobs_of_a_service_are_in_the_page() -> None:
         sick_for_s=0.0,
     )  # fmt: skip
     shown = set(re.findall(r"^# TYPE (gleaner_reward_job_\w+) gauge", metrics([job]).decode(), re.M))
-    assert len(shown) == 6
+    assert len(shown) == 7
     assert sorted(name for name in shown if f"`{name}`" not in PAGE) == []

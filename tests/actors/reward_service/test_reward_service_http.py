@@ -9,10 +9,11 @@ import msgspec
 import pytest
 from small_service import Service
 
-from gleaner.actors.protocol.reward import RewardState
+from gleaner.actors.protocol.reward import JobState, RewardState
 from gleaner.actors.reward import pipe
 from gleaner.actors.reward.assignment.jobs import JobLimits, RewardJobs
 from gleaner.actors.reward.entries import Entry
+from gleaner.actors.reward_service import client_jobs
 
 SLIME = {"prompt": "1+1?", "response": "2", "label": "2"}
 RM = "/rm?task=sums"
@@ -186,6 +187,16 @@ async def test_jobs_have_accounts_of_their_own(service: Service) -> None:
     assert 'gleaner_reward_job_scored_items{job="math"} 2.0' in text
     assert 'gleaner_reward_job_items{job="math",state="queued"} 0.0' in text
     assert "gleaner_gateway_calls_total" in text
+
+
+def test_metrics_have_the_guaranteed_workers_of_each_job() -> None:
+    shared = JobState(
+        name="code", weight=1.0, queued=0, running=0, scored=0, worker_s={}, lost=0, refused=0,
+        sick_for_s=0.0, guaranteed=4,
+    )  # fmt: skip
+    text = client_jobs.metrics([shared, msgspec.structs.replace(shared, name="math", guaranteed=0)]).decode()
+    assert 'gleaner_reward_job_guaranteed_workers{job="code"} 4.0' in text
+    assert 'gleaner_reward_job_guaranteed_workers{job="math"} 0.0' in text
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 65, "../up"])
