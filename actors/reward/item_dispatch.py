@@ -105,7 +105,7 @@ class ItemDispatch:
         self.passed.resume(item)
         self.items.add(item)
         self._done[item.id] = done
-        self.batches.arrived(item.batch, item.arrival_s)
+        self.batches.arrived(item.batch, item.arrival_s, item.job)
         holder, stage = self._held.pop(item.id, ("", ""))
         if self.hosts.get(holder) is not None:
             self._runs_already(item, holder, stage)

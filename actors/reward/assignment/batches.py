@@ -4,7 +4,7 @@ Owns T-hat of each active batch (DistRS eq. 1 and 2 over what is foreseen), whic
 history of the last batch of each kind. Pure: times are arguments.
 """
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -14,7 +14,8 @@ from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.planning.forecast import BatchHistory
 
 MOST_BATCHES = 64
-"""Batches that are kept; the oldest is forgotten beyond that, and its items come last."""
+"""Batches that are kept, of all jobs. Beyond that the oldest of the job with the most is forgotten, and its
+items come last: no job takes the place of another one's."""
 MOST_KINDS = 64
 
 
@@ -27,6 +28,7 @@ class RewardBatch:
         kind: batches of one kind are alike: those of steps, of their short rounds, of evaluations.
         origin_s: from which its arrivals count: the hint, or its first arrival.
         expected: items that it will have; 0 if unknown.
+        job: of several that share the service.
         arrivals_s, times_s: of the items that have ended; the times by stage.
     """
 
@@ -34,6 +36,7 @@ class RewardBatch:
     kind: str
     origin_s: float
     expected: int = 0
+    job: str = ""
     arrived: int = 0
     complete_s: float = float("inf")
     arrivals_s: list[float] = field(default_factory=list)
@@ -51,6 +54,11 @@ def kind_of(batch: str, announced: str = "") -> str:
     """`step` of `step-12`; `step short` if it was announced as a short round: its arrivals are others."""
     named = batch.rpartition("-")[0] or batch
     return f"{named} {announced}" if announced else named
+
+
+def job_of(batch: str) -> str:
+    """The job of an announced batch, by its name: `code` of `code/step-12`; "" where no jobs share."""
+    return batch.rpartition("/")[0]
 
 
 class RewardBatches:
@@ -83,7 +91,7 @@ class RewardBatches:
         batch = self._batches.get(name)
         new = batch is None
         if batch is None:
-            batch = self._begin(name, now_s, kind)
+            batch = self._begin(name, now_s, job_of(name), kind)
         elif kind and batch.kind != kind_of(name, kind):  # an item of it came before its announcement
             batch.kind, new = kind_of(name, kind), True
             batch.complete_s = float("inf")
@@ -92,9 +100,9 @@ class RewardBatches:
         batch.expected = max(batch.expected, items)
         return new
 
-    def arrived(self, name: str, now_s: float) -> bool:
-        """An item of a batch has arrived; whether it is the first one."""
-        batch = self._batches.get(name) or self._begin(name, now_s)
+    def arrived(self, name: str, now_s: float, job: str = "") -> bool:
+        """An item of a batch, and of a job, has arrived; whether it is the first one."""
+        batch = self._batches.get(name) or self._begin(name, now_s, job)
         batch.arrived += 1
         if now_s > batch.complete_s:  # later than foreseen: T-hat is raised, never lowered
             self._estimate(batch, now_s + self._usual_s(batch.kind))
@@ -134,11 +142,13 @@ class RewardBatches:
         """The history of each kind, the least recently learnt first."""
         return list(self._histories.items())
 
-    def _begin(self, name: str, now_s: float, kind: str = "") -> RewardBatch:
-        batch = self._batches[name] = RewardBatch(name, kind_of(name, kind), now_s)
+    def _begin(self, name: str, now_s: float, job: str, kind: str = "") -> RewardBatch:
+        batch = self._batches[name] = RewardBatch(name, kind_of(name, kind), now_s, job=job)
         self._foresee(batch)
-        while len(self._batches) > MOST_BATCHES:
-            oldest, _ = self._batches.popitem(last=False)
+        if len(self._batches) > MOST_BATCHES:
+            ((most, _),) = Counter(one.job for one in self._batches.values()).most_common(1)
+            oldest = next(one.name for one in self._batches.values() if one.job == most)
+            del self._batches[oldest]
             self.complete_s.pop(oldest, None)
         return batch
 

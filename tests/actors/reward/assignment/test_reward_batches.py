@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
-from gleaner.actors.reward.assignment.batches import RewardBatches, kind_of
+from gleaner.actors.reward.assignment.batches import MOST_BATCHES, RewardBatches, kind_of
+from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import BatchAnnounced
 from gleaner.actors.reward.planning.forecast import BatchHistory
 from gleaner.supervisor.message import decode_body
@@ -54,3 +56,34 @@ def test_announcement_of_an_older_journal_has_no_kind() -> None:
         "83a474797065ae4261746368416e6e6f756e636564a56261746368a56261746368a56974656d73cea6289ef8"
     )
     assert decode_body("BatchAnnounced", old) == BatchAnnounced(batch="batch", items=2787679992, kind="")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+def test_job_with_many_batches_loses_its_own_oldest_ones(announced: bool) -> None:
+    batches = RewardBatches()
+    batches.hint("few/step-1", 1, 0.0)
+    batches.arrived("1f2e-7", 0.0, "few")
+    for number in range(2 * MOST_BATCHES):
+        if announced:
+            batches.hint(f"many/step-{number}", 1, 1.0)
+        else:
+            batches.arrived(f"{number:x}-1", 1.0, "many")
+    kept = [batch.name for batch in batches.active()]
+    assert kept[:2] == ["few/step-1", "1f2e-7"]
+    assert len(kept) == MOST_BATCHES
+    assert kept[-1] == (f"many/step-{2 * MOST_BATCHES - 1}" if announced else f"{2 * MOST_BATCHES - 1:x}-1")
+
+
+async def test_items_of_a_job_with_many_batches_leave_the_batch_of_another_one() -> None:
+    dispatch = ItemDispatch(["score"], 1000, 1)
+    for number, job in enumerate(["few", *["many"] * 2 * MOST_BATCHES]):
+        dispatch.submit(RewardItem(f"r{number}", f"{number:x}-1", float(number), "score", b"", job))
+    assert dispatch.batches.get("0-1") is not None
+    assert len(dispatch.batches) == MOST_BATCHES
+
+
+def test_oldest_batch_of_a_job_alone_is_forgotten() -> None:
+    batches = RewardBatches()
+    for number in range(MOST_BATCHES + 1):
+        batches.arrived(f"step-{number}", 0.0)
+    assert [batch.name for batch in batches.active()] == [f"step-{n}" for n in range(1, MOST_BATCHES + 1)]
