@@ -32,6 +32,7 @@ from gleaner.actors.protocol.reward import (
     WorkersTaken,
 )
 from gleaner.actors.reward import pipe
+from gleaner.actors.reward.assignment.batches import RewardBatch
 from gleaner.actors.reward.assignment.jobs import JobLimits, JobSick, TooMany
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.blob_transfer import BlobTransfer
@@ -159,6 +160,7 @@ class RewardProxy(Actor):
             self._pipelines.stages,
             least={WORKERS: 1},
             resize=self._dispatch.resize,
+            lapsed=self._lapsed,
         )
         self._offers = HostOffers(self.ctx, self._dispatch, self._scaling.hosts_changed)
         local = LocalWorkers(
@@ -231,6 +233,8 @@ class RewardProxy(Actor):
         verdict.add_done_callback(partial(self._answer, message, deferred))
         batch = self._dispatch.batches.get(message.batch)
         if batch is not None and batch.arrived == 1:
+            if batch.expected and self._limits.planner.kind != STATIC:  # again, if it had lapsed
+                self._journal.batch_announced(batch.name, batch.expected, batch.announced)
             self._scaling.changed()
         return deferred
 
@@ -279,6 +283,16 @@ class RewardProxy(Actor):
         self._journal.batch_closed(message.batch, kind, history)
         self._scaling.changed()
 
+    def _lapsed(self, batch: RewardBatch) -> None:
+        """Nothing of an announced batch came in time: no plan counts on it, in the next life neither."""
+        self.ctx.log.warning(
+            "batch %s was announced with %d items %.0f s ago, and none came: no workers are kept for it",
+            batch.name,
+            batch.expected,
+            self.ctx.now() - batch.origin_s,
+        )
+        self._journal.batch_closed(batch.name, "", None)
+
     @handles(RewardStatus)
     async def status(self, message: RewardStatus) -> RewardState:
         planner = self._limits.planner
@@ -326,6 +340,7 @@ class RewardProxy(Actor):
             **({"programs": len(self._programs)} if self._programs else {}),
             "batches": len(self._dispatch.batches),
             **({"plans": self._scaling.plans} if self._scaling.plans else {}),
+            **({"hints_expired": self._scaling.expired} if self._scaling.expired else {}),
             **{f"planned_{stage}": count for stage, count in self._scaling.planned.items()},
             **({"calls": self._pools.calls} if self._pools.served else {}),
             "workers_lost": self._pools.deaths.total(),

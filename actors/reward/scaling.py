@@ -39,6 +39,7 @@ class WorkerScaling:
         stages: of the service, with costs and their own timeouts (T_j).
         least: workers that a host keeps whatever is planned, by host.
         resize: gives a host so many workers of a stage.
+        lapsed: called with each announced batch of which nothing came in time.
     """
 
     def __init__(
@@ -49,14 +50,17 @@ class WorkerScaling:
         stages: list[Stage],
         least: dict[str, int],
         resize: Callable[[str, str, int], None],
+        lapsed: Callable[[RewardBatch], None],
     ) -> None:
         self._ctx, self._dispatch, self._settings = ctx, dispatch, settings
-        self._stages, self._least, self._resize = stages, least, resize
+        self._stages, self._least, self._resize, self._lapsed = stages, least, resize, lapsed
         self._wake = asyncio.Event()
         self._hosts = 0  # how often they changed
         self.plans = 0
         self.dropped = 0
         """Plans that were made for other hosts, or that the planner could not make."""
+        self.expired = 0
+        """Announced batches of which nothing came in time."""
         self.planned: dict[str, int] = {}
         """Workers of each stage by the last plan."""
 
@@ -75,18 +79,30 @@ class WorkerScaling:
         while True:
             await self._ctx.idle(self._wake, period_s or self._overdue_s())
             self._wake.clear()
-            if self._dispatch.batches.active() or period_s:
+            late = self._dispatch.batches.lapse(self._ctx.now(), self._settings.hint_expires_s)
+            for batch in late:
+                self.expired += 1
+                self._lapsed(batch)
+            if self._planned_batches() or period_s:
                 await self._plan()
+            elif late:  # nothing is left to plan for
+                for stage in self._stages:
+                    self._apply(stage.name, 0)
             await self._ctx.idle(asyncio.Event(), LEAST_PAUSE_S)
 
+    def _planned_batches(self) -> list[RewardBatch]:
+        return [batch for batch in self._dispatch.batches.active() if not batch.lapsed]
+
     def _overdue_s(self) -> float | None:
-        """Until the next T-hat at which its batch is still open; None if there is none."""
-        now_s = self._ctx.now()
-        ahead = [
-            batch.complete_s - now_s
-            for batch in self._dispatch.batches.active()
-            if math.isfinite(batch.complete_s) and batch.complete_s > now_s
+        """Until the next T-hat at which its batch is still open, or the next announcement that expires; None
+        if there is none."""
+        now_s, batches = self._ctx.now(), self._dispatch.batches
+        times_s = [
+            time_s
+            for batch in self._planned_batches()
+            for time_s in (batch.complete_s, batches.expires_s(batch, self._settings.hint_expires_s))
         ]
+        ahead = [time_s - now_s for time_s in times_s if math.isfinite(time_s) and time_s > now_s]
         return min(ahead, default=None)
 
     async def _plan(self) -> None:
@@ -120,7 +136,7 @@ class WorkerScaling:
             self._resize(name, stage, workers)
 
     def _view(self) -> PlanWorkers:
-        batches, running_s = self._dispatch.batches.active(), self._running_s()
+        batches, running_s = self._planned_batches(), self._running_s()
         histories: dict[str, BatchHistory] = {}
         for batch in batches:
             if (history := self._dispatch.batches.history(batch.kind)) is not None:

@@ -98,6 +98,10 @@ class Planner(Section, frozen=True, kw_only=True):
     problems."""
     max_workers: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Workers that a plan may have at most; 0: as many as the hosts can have."""
+    hint_expires_s: NotNegative = 0.0
+    """After the announcement of a batch of which no response has come, plans do not count on it any more: its
+    job may have ended. 0: twice as long as the last batch of its kind took, at least a minute; never without
+    one."""
 
 
 _OURS = "no setting: it is a failure of the verifier, its sandbox or its host, and never scores"

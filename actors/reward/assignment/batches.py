@@ -17,6 +17,8 @@ MOST_BATCHES = 64
 """Batches that are kept, of all jobs. Beyond that the oldest of the job with the most is forgotten, and its
 items come last: no job takes the place of another one's."""
 MOST_KINDS = 64
+LEAST_EXPIRY_S = 60.0
+"""Of an announcement: the first response of a short batch may be late for reasons of machines."""
 
 
 @dataclass(slots=True)
@@ -25,22 +27,29 @@ class RewardBatch:
 
     Args:
         name: of the batch.
-        kind: batches of one kind are alike: those of steps, of their short rounds, of evaluations.
         origin_s: from which its arrivals count: the hint, or its first arrival.
         expected: items that it will have; 0 if unknown.
         job: of several that share the service.
+        announced: the kind that its announcement gave.
+        lapsed: none of its announced items came in time; no plan counts on them.
         arrivals_s, times_s: of the items that have ended; the times by stage.
     """
 
     name: str
-    kind: str
     origin_s: float
     expected: int = 0
     job: str = ""
+    announced: str = ""
+    lapsed: bool = False
     arrived: int = 0
     complete_s: float = float("inf")
     arrivals_s: list[float] = field(default_factory=list)
     times_s: list[tuple[float, ...]] = field(default_factory=list)
+
+    @property
+    def kind(self) -> str:
+        """Batches of one kind are alike: those of steps, of their short rounds, of evaluations."""
+        return kind_of(self.name, self.announced)
 
     def history(self) -> BatchHistory | None:
         """What it was like; None if nothing of it ended."""
@@ -92,9 +101,10 @@ class RewardBatches:
         new = batch is None
         if batch is None:
             batch = self._begin(name, now_s, job_of(name), kind)
-        elif kind and batch.kind != kind_of(name, kind):  # an item of it came before its announcement
-            batch.kind, new = kind_of(name, kind), True
-            batch.complete_s = float("inf")
+        elif batch.lapsed or (kind and batch.announced != kind):  # or an item of it came before this
+            new, batch.announced = True, kind or batch.announced
+            batch.origin_s = now_s if batch.lapsed else batch.origin_s
+            batch.lapsed, batch.complete_s = False, float("inf")
             self.complete_s.pop(name, None)
             self._foresee(batch)
         batch.expected = max(batch.expected, items)
@@ -104,9 +114,26 @@ class RewardBatches:
         """An item of a batch, and of a job, has arrived; whether it is the first one."""
         batch = self._batches.get(name) or self._begin(name, now_s, job)
         batch.arrived += 1
+        batch.lapsed = False
         if now_s > batch.complete_s:  # later than foreseen: T-hat is raised, never lowered
             self._estimate(batch, now_s + self._usual_s(batch.kind))
         return batch.arrived == 1
+
+    def expires_s(self, batch: RewardBatch, hint_expires_s: float) -> float:
+        """When an announcement counts no more if no item of the batch came. hint_expires_s: after it;
+        0: twice as long as the last batch of its kind took, never without one."""
+        if batch.arrived or batch.lapsed:
+            return float("inf")
+        foreseen_s = max(2 * (batch.complete_s - batch.origin_s), LEAST_EXPIRY_S)
+        return batch.origin_s + (hint_expires_s or foreseen_s)
+
+    def lapse(self, now_s: float, hint_expires_s: float) -> list[RewardBatch]:
+        """No plan counts on the announced batches whose time is over, as their jobs may have ended; those
+        batches. Each goes on with its first item, or another announcement."""
+        late = [one for one in self._batches.values() if self.expires_s(one, hint_expires_s) <= now_s]
+        for batch in late:
+            batch.lapsed = True
+        return late
 
     def fewer(self, name: str, items: int) -> None:
         """So many items of the batch will not be needed."""
@@ -143,7 +170,7 @@ class RewardBatches:
         return list(self._histories.items())
 
     def _begin(self, name: str, now_s: float, job: str, kind: str = "") -> RewardBatch:
-        batch = self._batches[name] = RewardBatch(name, kind_of(name, kind), now_s, job=job)
+        batch = self._batches[name] = RewardBatch(name, now_s, job=job, announced=kind)
         self._foresee(batch)
         if len(self._batches) > MOST_BATCHES:
             ((most, _),) = Counter(one.job for one in self._batches.values()).most_common(1)

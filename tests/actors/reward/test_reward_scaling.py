@@ -19,7 +19,7 @@ from gleaner.actors.protocol.planning import (
     StagePlanned,
     WorkersPlanned,
 )
-from gleaner.actors.protocol.reward import BatchEnded, RewardHint, Score, Verdict
+from gleaner.actors.protocol.reward import BatchEnded, RewardHint, RewardState, RewardStatus, Score, Verdict
 from gleaner.actors.reward import planner
 from gleaner.actors.reward.assignment.shares import shares
 from gleaner.actors.reward.host import RewardHost
@@ -234,3 +234,47 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
     assert (batch.name, batch.expected, batch.history) == ("step-2", 6, known.name)
     assert len(np.frombuffer(known.times_s, "<f8")) == 2, "the items of step 1"
     assert [stage.timeout_s for stage in requests[-1].stages] == [config.reward.deadline_s]
+
+
+async def test_workers_of_an_announced_batch_end_when_nothing_of_it_comes_in_time(tmp_path: Path) -> None:
+    """Also in the next life of the proxy. Its first response, however late, lets it count again."""
+    tree = {"reward": {"workers": 4, "planner": {"kind": "distrs", "min_workers": 0, "hint_expires_s": 0.7}}}
+    settings, workers = RewardSettings.of(from_tree(tree, "test")), HeldWorkers()
+    async with TestSystem(tmp_path) as system:
+
+        def start() -> None:
+            system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+
+        def figures() -> dict[str, str | int | float]:
+            cell = system.system.cell(PROXY)
+            return {} if cell is None or cell.actor is None else cell.actor.summary()
+
+        async def until(holds: Callable[[], bool]) -> None:
+            async with asyncio.timeout(20.0):
+                while not holds():
+                    await asyncio.sleep(0.02)
+
+        async def active() -> dict[str, int]:
+            """Items expected of each batch."""
+            state = await system.ask(PROXY, RewardStatus(), RewardState, deadline_s=20.0)
+            return {one.name: one.expected for one in state.batches}
+
+        async def restart() -> None:
+            await asyncio.sleep(0.1)  # commits
+            system.kill(PROXY)
+            start()
+
+        system.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
+        start()
+        await system.tell(PROXY, RewardHint(batch="step-1", items=4, kind="short"))
+        await until(lambda: figures().get("planned_score") == 4)
+        await until(lambda: figures().get("hints_expired") == 1)
+        await until(lambda: (figures()["planned_score"], figures()["workers"]) == (0, 1))
+        message = Score(request="r", split="train", index=1, tokens=b"", batch="step-1")
+        assert (await system.ask(PROXY, message, Verdict, deadline_s=20.0)).score == 1
+        await until(lambda: figures()["planned_score"] == 3)
+        await restart()
+        assert await active() == {"step-1": 4}
+        await until(lambda: figures().get("hints_expired") == 1)
+        await restart()
+        assert await active() == {}

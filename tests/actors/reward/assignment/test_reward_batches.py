@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from gleaner.actors.reward.assignment.batches import MOST_BATCHES, RewardBatches, kind_of
+from gleaner.actors.reward.assignment.batches import LEAST_EXPIRY_S, MOST_BATCHES, RewardBatches, kind_of
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import BatchAnnounced
@@ -87,3 +87,41 @@ def test_oldest_batch_of_a_job_alone_is_forgotten() -> None:
     for number in range(MOST_BATCHES + 1):
         batches.arrived(f"step-{number}", 0.0)
     assert [batch.name for batch in batches.active()] == [f"step-{n}" for n in range(1, MOST_BATCHES + 1)]
+
+
+@pytest.mark.parametrize(
+    ("setting_s", "last_s", "expires_s"),
+    [
+        (0.0, 300.0, 600.0),
+        (0.0, 5.0, LEAST_EXPIRY_S),
+        (40.0, 300.0, 40.0),
+        (0.0, None, None),
+        (40.0, None, 40.0),
+    ],
+)
+def test_announcement_expires_without_an_item(
+    setting_s: float, last_s: float | None, expires_s: float | None
+) -> None:
+    batches = RewardBatches()
+    if last_s is not None:
+        batches.learn("step", lasted(last_s))
+    batches.hint("step-2", 8, 1000.0)
+    batches.hint("step-3", 8, 1000.0)
+    batches.arrived("step-3", 1010.0)
+    late_s = 1000.0 + (expires_s if expires_s is not None else 1e6)
+    assert batches.lapse(late_s - 0.1, setting_s) == []
+    assert [one.name for one in batches.lapse(late_s, setting_s)] == ([] if expires_s is None else ["step-2"])
+    assert batches.lapse(late_s + 1.0, setting_s) == [], "once"
+
+
+def test_announcement_that_has_expired_counts_again_with_an_item_or_when_it_is_repeated() -> None:
+    batches = RewardBatches()
+    batches.learn("step", lasted(300.0))
+    for name in ("step-2", "step-3"):
+        batches.hint(name, 8, 0.0)
+    assert len(batches.lapse(600.0, 0.0)) == 2
+    batches.arrived("step-2", 700.0)
+    assert batches.hint("step-3", 8, 700.0)
+    assert [(one.lapsed, one.expected) for one in batches.active()] == [(False, 8)] * 2
+    assert batches.complete_s["step-3"] == 1000.0
+    assert batches.lapse(1200.0, 0.0) == []
