@@ -33,6 +33,7 @@ class RemoteWorkers:
         self._gone = False
         self._sending: dict[str, ItemToScore] = {}  # items that were not received yet
         self._given: list[ItemToScore] = []  # those of this turn
+        self._cancelling: dict[str, CancelItems] = {}  # items whose end was not received yet
         self._wanted: dict[str, int] = {}
         self._resizing = False
 
@@ -55,6 +56,9 @@ class RemoteWorkers:
             )
             self._sending[item.id] = given
             self._given.append(given)
+            message = self._cancelling.get(item.id)
+            if message is not None and item.attempts <= message.attempts.get(item.id, item.attempts):
+                del self._cancelling[item.id]  # a repetition would end what is needed again
 
     def received(self, attempts: Iterable[tuple[str, int]]) -> None:
         """The host has these items with these attempts, or had them: the answer to the message that brought
@@ -65,10 +69,12 @@ class RemoteWorkers:
                 del self._sending[name]
 
     def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
-        """See `HostLink`. A message that was not received is repeated without them."""
+        """See `HostLink`. A message that was not received is repeated without them, and so is this one until
+        it is received: else the host would compute to the end what is not needed."""
+        message = CancelItems(epoch=self._epoch, items=list(items), attempts=dict(attempts or {}))
         for item in items:
             self._sending.pop(item, None)
-        message = CancelItems(epoch=self._epoch, items=list(items), attempts=dict(attempts or {}))
+            self._cancelling[item] = message
         self._ctx.background(self._cancel(message), "cancel")
 
     def resize(self, stage: str, workers: int) -> None:
@@ -93,7 +99,23 @@ class RemoteWorkers:
         self._resizing = False
 
     async def _cancel(self, message: CancelItems) -> None:
-        await self._ctx.tell(self._host, message)
+        async with self._ctx.wait("a reward host", on=self._host.name, deadline_s=HOST_LATE_S, go_on=True):
+            while not self._gone and (wanted := self._not_received(message)):
+                attempts = {item: message.attempts[item] for item in wanted if item in message.attempts}
+                part = CancelItems(epoch=self._epoch, items=wanted, attempts=attempts)
+                try:
+                    await self._ctx.ask(self._host, part, deadline_s=GIVE_DEADLINE_S, expect=Done)
+                    break
+                except AskFailed as problem:
+                    name = self._host.name
+                    self._ctx.log.info("%s did not receive the end of items: %s", name, problem)
+                await asyncio.sleep(RETRY_S)
+        for item in self._not_received(message):
+            del self._cancelling[item]
+
+    def _not_received(self, message: CancelItems) -> list[str]:
+        """The items of a message that must still be cancelled; a later message may have replaced it."""
+        return [item for item in message.items if self._cancelling.get(item) is message]
 
     async def _give(self) -> None:
         """Send the items of this turn, in messages of a bounded size."""

@@ -38,6 +38,10 @@ class GivenAttempts:
         while len(self._closed) > MOST_CLOSED:
             self._closed.popitem(last=False)
 
+    def ended(self, item: str) -> bool:
+        """Whether the item was given in this life of the service, and is open no more."""
+        return item in self._closed
+
     def has(self, item: str, host: str, attempt: int, given: Attempts | None = None) -> bool:
         """Whether a host was given this attempt. given: those of the item, if it is open."""
         one = host, attempt

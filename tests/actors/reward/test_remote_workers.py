@@ -55,7 +55,41 @@ async def test_repeated_message_has_no_cancelled_item(monkeypatch: pytest.Monkey
     await asyncio.gather(*ctx.tasks)
     given = [[item.id for item in one.items] for one in ctx.sent if isinstance(one, ScoreItems)]
     assert given == [["a", "b", "c"], ["b"]]
-    assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a", "c"]]
+    assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a", "c"], ["a", "c"]]
+
+
+async def test_end_of_items_is_repeated_until_it_is_received(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not of those that are given again: a repetition would end an attempt that is needed."""
+    monkeypatch.setattr(remote_workers, "RETRY_S", 0.0)
+    ctx = Unreachable()
+    link = RemoteWorkers(
+        cast("Context", ctx), Address(name="far/reward", endpoint="tcp://1", incarnation=1), "1.1"
+    )
+    items = {name: RewardItem(name, "step-1", 0.0, "score", b"") for name in ("a", "b", "c")}
+    items["b"].attempts = items["c"].attempts = 1
+    link.cancel(["a", "b", "c", "d"], {"b": 0, "c": 1})
+    await asyncio.sleep(0)
+    link.give("score", list(items.values()))
+    await asyncio.sleep(0)
+    ctx.fail.set()
+    await asyncio.gather(*ctx.tasks)
+    sent = [(one.items, one.attempts) for one in ctx.sent if isinstance(one, CancelItems)]
+    assert sent == [(["a", "b", "c", "d"], {"b": 0, "c": 1}), (["b", "d"], {"b": 0})]
+    assert not link._cancelling
+
+
+async def test_end_of_items_is_not_repeated_to_a_host_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote_workers, "RETRY_S", 0.0)
+    ctx = Unreachable()
+    link = RemoteWorkers(
+        cast("Context", ctx), Address(name="far/reward", endpoint="tcp://1", incarnation=1), "1.1"
+    )
+    link.cancel(["a"])
+    await asyncio.sleep(0)
+    link.close()
+    ctx.fail.set()
+    await asyncio.gather(*ctx.tasks)
+    assert [one.items for one in ctx.sent if isinstance(one, CancelItems)] == [["a"]]
 
 
 async def test_item_is_not_repeated_when_its_result_came(monkeypatch: pytest.MonkeyPatch) -> None:

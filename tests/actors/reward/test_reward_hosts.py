@@ -4,6 +4,7 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from held_workers import HeldWorkers
@@ -35,7 +36,7 @@ from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE
 from gleaner.configs.load import from_tree
-from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor import Actor, Address, AskTimeout, Context, Done, Message, Refused, handles
 from gleaner.supervisor.testing import TestSystem
 
 CONFIG = from_tree(
@@ -288,6 +289,60 @@ async def test_restarted_proxy_has_a_history_of_each_kind_of_round(tmp_path: Pat
         system.kill(PROXY)
         start()
         assert await kinds() == expected
+
+
+class Lossy:
+    """The context of a link whose first message that cancels items is lost."""
+
+    def __init__(self, ctx: Context) -> None:
+        self._ctx = ctx
+        self.lost: list[CancelItems] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._ctx, name)
+
+    async def tell(self, to: Address, message: Message) -> None:
+        if not self._loses(message):
+            await self._ctx.tell(to, message)
+
+    async def ask(self, to: Address, message: Message, **limits: Any) -> Message:
+        if self._loses(message):
+            raise AskTimeout("no answer")
+        return await self._ctx.ask(to, message, **limits)
+
+    def _loses(self, message: Message) -> bool:
+        if self.lost or not isinstance(message, CancelItems):
+            return False
+        self.lost.append(message)
+        return True
+
+
+@pytest.mark.parametrize("offers_again", [False, True])
+async def test_cancelled_item_ends_on_its_host_when_the_message_is_lost(
+    cluster: Cluster, offers_again: bool
+) -> None:
+    """Repeated; and where the host offers its workers again meanwhile, under the new epoch."""
+    first, second = cluster.ask(1), cluster.ask(2)
+    await cluster.until(lambda: cluster.hosts.begun[2] == 1)
+    cell = cluster.far.system.cell(HOST)
+    assert cell is not None
+    assert isinstance(cell.actor, RewardHost)
+    host = cell.actor
+    link = cluster.proxy._offers._offers[HOST].link
+    lossy = link._ctx = Lossy(link._ctx)  # type: ignore[assignment]
+    if offers_again:
+        link.close()
+    await cluster.near.tell(PROXY, CancelScores(requests=["r2"]))
+    with pytest.raises(Refused, match="not needed"):
+        await second
+    if offers_again:
+        assert list(host._running) == ["r2"]
+        host._proxy_lost.set()
+    else:
+        await cluster.until(lambda: bool(lossy.lost))
+    await cluster.until(lambda: not host._running)
+    cluster.own.let_go(1)
+    await first
 
 
 async def test_host_that_offers_again_keeps_what_it_has(cluster: Cluster) -> None:
