@@ -1,8 +1,10 @@
 """Stage timeouts: how long a response may take in a stage by the limits of its task's verifier. Pure.
 
 This is T_j of plans (DistRS section 5.1). It is not the limit by which a worker that hangs is found
-(`Pipelines.limit_s`): that one is several times as long. Programs have processor time; one that sleeps may
-take twice as long on the clock, which plans leave out. Services and judges have time on the clock.
+(`Pipelines.limit_s`): that one is several times as long. Programs have processor time, and twice as long
+on the clock, which only one that sleeps uses. Plans have the processor time: with the double T_j fewer items
+could queue, and every batch would pay workers for a rare program, which delays its batch by one T_j at most.
+Services and judges have time on the clock.
 """
 
 from gleaner.actors.reward.verifiers.registry import CODE, HTTP, JUDGE, PYTHON, is_compiled, name_of
