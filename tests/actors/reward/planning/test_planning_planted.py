@@ -60,7 +60,7 @@ PLANTED = (
     ),
     Planted(
         "share of a job ignored",
-        Edit("gleaner.actors.reward.assignment.jobs", "if has < share * low.weight", "if False"),
+        Edit("gleaner.actors.reward.assignment.jobs", "if lowest < workers * ahead / weights", "if False"),
         "../assignment/test_reward_jobs.py::test_busy_workers_are_shared_by_weight_as_they_get_free",
     ),
     Planted(
