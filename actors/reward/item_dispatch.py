@@ -53,6 +53,7 @@ class ItemDispatch:
         attempts: tries of an item whose results are failures of ours, each on a host.
         limits: of each of several jobs that share the service.
         aging_s: after which a waiting item goes before items of batches that are complete sooner.
+        history_batches: of each kind, from which the next batch is foreseen.
     """
 
     def __init__(
@@ -62,13 +63,14 @@ class ItemDispatch:
         attempts: int,
         limits: JobLimits | None = None,
         aging_s: float = float("inf"),
+        history_batches: int = 1,
     ) -> None:
         self.stages = list(stages)
         self._attempts, self._aging_s = attempts, aging_s
         self.jobs = RewardJobs(limits)
         self.items = OpenItems(most_waiting, self.jobs, aging_s)
         self.hosts = ScoringHosts()
-        self.batches = RewardBatches(self.stages)
+        self.batches = RewardBatches(self.stages, history_batches)
         self.verdicts = VerdictCache()
         self.counts: Counter[str] = Counter()
         """Items lost with a host, results of ours that are tried elsewhere, results that came too late,

@@ -129,6 +129,7 @@ class RewardProxy(Actor):
             settings.reward.attempts,
             jobs,
             settings.reward.aging_s,
+            settings.reward.planner.history_batches,
         )
         self._dispatch.hosts.most_ahead = self._pools.most_ahead
         self._given: Counter[str] = Counter()  # verdicts, by status
@@ -278,8 +279,8 @@ class RewardProxy(Actor):
         if ended is not None:
             self._pools.ended(message.batch)
         kind = ended.kind if ended is not None else ""
-        planned = ended is not None and self._limits.planner.kind != STATIC
-        history = self._dispatch.batches.history(kind) if planned else None
+        planned = self._limits.planner.kind != STATIC
+        history = ended.history() if ended is not None and planned else None
         self._journal.batch_closed(message.batch, kind, history)
         self._scaling.changed()
 

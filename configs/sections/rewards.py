@@ -98,10 +98,20 @@ class Planner(Section, frozen=True, kw_only=True):
     problems."""
     max_workers: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Workers that a plan may have at most; 0: as many as the hosts can have."""
+    history_batches: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Completed batches of a kind from which the next one is foreseen. DistRS has the last one; more are
+    steadier where batches differ by chance, and later to follow where they change."""
     hint_expires_s: NotNegative = 0.0
     """After the announcement of a batch of which no response has come, plans do not count on it any more: its
     job may have ended. 0: twice as long as the last batch of its kind took, at least a minute; never without
     one."""
+
+    def __post_init__(self) -> None:
+        if self.history_batches > 1 and self.kind in ("static-peak", "static-mean"):
+            raise ValueError(
+                f"history_batches: expected 1 with {self.kind}, whose number is that of one batch of each "
+                f"kind, got {self.history_batches}"
+            )
 
 
 _OURS = "no setting: it is a failure of the verifier, its sandbox or its host, and never scores"

@@ -1,7 +1,7 @@
 """RewardBatches: the batches of a service, when each can be complete, and what earlier ones were like.
 
 Owns T-hat of each active batch (DistRS eq. 1 and 2 over what is foreseen), which orders the queues, and the
-history of the last batch of each kind. Pure: times are arguments.
+history of the last batches of each kind. Pure: times are arguments.
 """
 
 from collections import Counter, OrderedDict
@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gleaner.actors.reward.assignment.open_items import RewardItem
-from gleaner.actors.reward.planning.forecast import BatchHistory
+from gleaner.actors.reward.planning.forecast import BatchHistory, pooled
 
 MOST_BATCHES = 64
 """Batches that are kept, of all jobs. Beyond that the oldest of the job with the most is forgotten, and its
@@ -71,12 +71,14 @@ def job_of(batch: str) -> str:
 
 
 class RewardBatches:
-    """See the module. stages: of the service, the columns of histories."""
+    """See the module. stages: of the service, the columns of histories. history_batches: the last ones of
+    each kind, from which the next is foreseen."""
 
-    def __init__(self, stages: Sequence[str] = ("score",)) -> None:
-        self._stages = tuple(stages)
+    def __init__(self, stages: Sequence[str] = ("score",), history_batches: int = 1) -> None:
+        self._stages, self._history_batches = tuple(stages), history_batches
         self._batches: OrderedDict[str, RewardBatch] = OrderedDict()
-        self._histories: OrderedDict[str, BatchHistory] = OrderedDict()
+        self._last: OrderedDict[str, list[BatchHistory]] = OrderedDict()  # of each kind, the oldest first
+        self._histories: dict[str, BatchHistory] = {}  # the same of each kind as one
         self.complete_s: dict[str, float] = {}
         """T-hat of each active batch that has one."""
 
@@ -92,7 +94,7 @@ class RewardBatches:
         return self._batches.get(name)
 
     def history(self, kind: str) -> BatchHistory | None:
-        """Of the last batch of this kind."""
+        """Of the last batches of this kind."""
         return self._histories.get(kind)
 
     def hint(self, name: str, items: int, now_s: float, kind: str = "") -> bool:
@@ -157,17 +159,21 @@ class RewardBatches:
         return batch
 
     def learn(self, kind: str, history: BatchHistory) -> None:
-        """The history of a kind, also from a journal; one of other stages is of no use."""
+        """The history of a batch of a kind, also from a journal; one of other stages is of no use."""
         if history.times_s.shape[1] != len(self._stages):
             return
-        self._histories[kind] = history
-        self._histories.move_to_end(kind)
-        while len(self._histories) > MOST_KINDS:
-            self._histories.popitem(last=False)
+        last = self._last.setdefault(kind, [])
+        last.append(history)
+        del last[: -self._history_batches]
+        self._last.move_to_end(kind)
+        self._histories[kind] = pooled(last)
+        while len(self._last) > MOST_KINDS:
+            oldest, _ = self._last.popitem(last=False)
+            del self._histories[oldest]
 
     def histories(self) -> list[tuple[str, BatchHistory]]:
-        """The history of each kind, the least recently learnt first."""
-        return list(self._histories.items())
+        """The histories of each kind, the least recently learnt kind and the oldest batch first."""
+        return [(kind, one) for kind, last in self._last.items() for one in last]
 
     def _begin(self, name: str, now_s: float, job: str, kind: str = "") -> RewardBatch:
         batch = self._batches[name] = RewardBatch(name, now_s, job=job, announced=kind)

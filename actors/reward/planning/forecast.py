@@ -29,6 +29,15 @@ class BatchHistory:
             raise ValueError("a history has one item at least, and as many times as arrivals")
 
 
+def pooled(histories: Sequence[BatchHistory]) -> BatchHistory:
+    """Several completed batches as one of all their items, which a forecast scales to its batch."""
+    if len(histories) == 1:
+        return histories[0]
+    arrivals_s = np.concatenate([one.arrivals_s for one in histories])
+    order = np.argsort(arrivals_s, kind="stable")
+    return BatchHistory(arrivals_s[order], np.concatenate([one.times_s for one in histories])[order])
+
+
 @dataclass(frozen=True, slots=True)
 class OpenBatch:
     """An active batch, as the service sees it.

@@ -262,6 +262,28 @@ async def test_restarted_proxy_knows_the_announced_batches_where_it_plans(
         assert [one.expected for one in cell.actor._dispatch.batches.active()] == expected
 
 
+async def test_restarted_proxy_foresees_batches_from_several_last_ones_where_that_is_set(
+    tmp_path: Path,
+) -> None:
+    """Each is journaled alone, when it ends."""
+    config = from_tree({"reward": {"planner": {"kind": "distrs", "history_batches": 2}}}, "test")
+    settings, workers = RewardSettings.of(config), HeldWorkers()
+    async with TestSystem(tmp_path) as system:
+        for life in range(4):
+            system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
+            message = Score(request=f"r{life}", split="train", index=4, tokens=b"", batch=f"step-{life}")
+            assert (await system.ask(PROXY, message, Verdict, deadline_s=20.0)).score == 4
+            await system.tell(PROXY, BatchEnded(batch=f"step-{life}"))
+            await system.ask(PROXY, RewardStatus(), RewardState, deadline_s=20.0)
+            cell = system.system.cell(PROXY)
+            assert cell is not None
+            assert isinstance(cell.actor, RewardProxy)
+            found = [len(one.arrivals_s) for _, one in cell.actor._dispatch.batches.histories()]
+            assert found == [1] * min(life + 1, 2)
+            await asyncio.sleep(0.1)  # commits
+            system.kill(PROXY)
+
+
 async def test_restarted_proxy_has_a_history_of_each_kind_of_round(tmp_path: Path) -> None:
     """A short round and its next one, with whole rounds between them: each is foreseen from its own kind."""
     config = from_tree({"reward": {"planner": {"kind": "distrs"}}}, "test")

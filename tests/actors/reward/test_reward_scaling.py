@@ -32,7 +32,7 @@ from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits, StagePools
 from gleaner.actors.reward.stages import SCORE, Pipelines
-from gleaner.configs.load import from_tree
+from gleaner.configs.load import ConfigError, from_tree
 from gleaner.configs.schema import Task
 from gleaner.supervisor import Refused
 from gleaner.supervisor.testing import TestSystem
@@ -160,6 +160,13 @@ async def test_planner_of_a_fixed_number_keeps_that_of_the_first_batch(
         assert await planned(None) == [8], "nothing is known of a first batch: all items at once"
         assert await planned(history([0.0, 5.0, 10.0, 980.0], [20.0] * 4)) == [calibrated]
         assert await planned(history([0.0] * 8, [20.0] * 8)) == [calibrated]
+
+
+@pytest.mark.parametrize("kind", ["static-peak", "static-mean"])
+def test_several_batches_of_history_are_refused_where_one_is_the_calibration(kind: str) -> None:
+    tree = {"reward": {"planner": {"kind": kind, "history_batches": 2}}}
+    with pytest.raises(ConfigError, match=f"history_batches: expected 1 with {kind}"):
+        from_tree(tree, "test")
 
 
 @pytest.mark.parametrize(("longest_s", "planned"), [(10.0, 2), (9.0, 4)])

@@ -7,7 +7,7 @@ from gleaner.actors.reward.assignment.batches import LEAST_EXPIRY_S, MOST_BATCHE
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import BatchAnnounced
-from gleaner.actors.reward.planning.forecast import BatchHistory
+from gleaner.actors.reward.planning.forecast import BatchHistory, pooled
 from gleaner.supervisor.message import decode_body
 
 
@@ -125,3 +125,37 @@ def test_announcement_that_has_expired_counts_again_with_an_item_or_when_it_is_r
     assert [(one.lapsed, one.expected) for one in batches.active()] == [(False, 8)] * 2
     assert batches.complete_s["step-3"] == 1000.0
     assert batches.lapse(1200.0, 0.0) == []
+
+
+def test_batch_is_foreseen_from_several_last_ones_where_that_is_set() -> None:
+    batches = RewardBatches(history_batches=2)
+    for seconds in (300.0, 100.0, 200.0):
+        batches.learn("step", lasted(seconds))
+    known = batches.history("step")
+    assert known is not None
+    assert list(known.arrivals_s) == [100.0, 200.0]
+    batches.hint("step-4", 1, 0.0)
+    assert batches.complete_s == {"step-4": 200.0}
+    again = RewardBatches(history_batches=2)  # from a snapshot of the journal
+    for kind, one in batches.histories():
+        again.learn(kind, one)
+    batches.learn("step", lasted(50.0))
+    again.learn("step", lasted(50.0))
+    found = again.history("step")
+    assert found is not None
+    assert list(found.arrivals_s) == [50.0, 200.0]
+
+
+def test_histories_of_a_kind_are_pooled_item_by_item() -> None:
+    first = BatchHistory(np.array([0.0, 30.0]), np.array([[1.0, 0.0], [2.0, 3.0]]))
+    second = BatchHistory(np.array([10.0]), np.array([[4.0, 5.0]]))
+    found = pooled([first, second])
+    assert list(found.arrivals_s) == [0.0, 10.0, 30.0]
+    assert found.times_s.tolist() == [[1.0, 0.0], [4.0, 5.0], [2.0, 3.0]]
+
+
+def test_history_of_one_batch_alone_is_the_default() -> None:
+    batches = RewardBatches()
+    for seconds in (300.0, 100.0):
+        batches.learn("step", lasted(seconds))
+    assert [(kind, list(one.arrivals_s)) for kind, one in batches.histories()] == [("step", [100.0])]
