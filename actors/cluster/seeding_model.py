@@ -27,7 +27,8 @@ import numpy as np
 from gleaner.actors.cluster.round_parts import Groups, TailPlan, evenly, gain_of, parts_of
 from gleaner.actors.cluster.round_surplus import MOST_GROUPS, best_surplus, whole_groups
 from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingState
-from gleaner.actors.cluster.step_model import Floats, Machines, Work, predict
+from gleaner.actors.cluster.step_engines import Floats
+from gleaner.actors.cluster.step_model import Machines, Work, predict
 from gleaner.actors.cluster.step_statistics import StepStatistics, coming, learn, ready, with_machines
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
@@ -138,9 +139,9 @@ class ModelPolicy:
 
     def _best_s(self, work: Work, machines: Machines, times: StepTimes) -> float:
         """The end of a step with the best window for the instances that are there."""
-        windows_s = self._windows(work, machines)
+        windows_s = self._windows(work, machines) if times.next_prem else np.zeros(1)  # without any: alike
         counts = np.full(len(windows_s), float(times.next_prem))
-        return _best(windows_s, predict(work, machines, windows_s, counts).end_s)[1]
+        return float(predict(work, machines, windows_s, counts, earliest=True).end_s.min())
 
     def _planned(self, learnt: StepStatistics, times: StepTimes, n_prem: int) -> "_Planned | None":
         """None while data are missing."""

@@ -20,33 +20,24 @@ The model leaves out differences between engines of a kind, the size of micro-ba
 `Factors.pace`, learnt from measured steps, accounts for all of these.
 """
 
-import math
 from bisect import bisect_right
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from gleaner.actors.cluster.step_engines import Bools, Counts, Engines, Floats
 from gleaner.actors.protocol.throughput import EnginePace
-
-Floats = NDArray[np.float64]
-Bools = NDArray[np.bool_]
-Counts = NDArray[np.int64]
 
 SLICES = 64  # of the time of the rollout
 MOST_SLICES = 5 * SLICES
-PREFILLED_IN_A_STEP = 256.0
-"""Tokens whose prefill takes as long as a decode step with an empty cache, until that was measured: the
-computation of a device while it reads its memory once (H100 295 operations a byte, H200 206, A100 153, L40S
-419, at most)."""
-PREFILL_OFF = 4.0
-"""A measured prefill is accepted within this factor of that: it is estimated from turns that decode too,
-which is rough for short windows."""
+LOOKS_EVERY = 4  # slices: at what can be left out
+LEFT_OUT = 0.2  # of the arrays, at least: copies of them cost time too
 CLEARLY_MORE = 0.1  # of what would be even
 _GOLDEN = 0.6180339887498949
 _KINDS = np.array([[[1]], [[2]]], np.int8)
 """The states of requests on engines of the two kinds."""
+_WAITS_OR_RUNS = np.array([[[0]], [[1]], [[2]]], np.int8)
+_COMPLETE = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,56 +77,40 @@ class Predicted:
 
 
 def predict(
-    work: Work, machines: Machines, windows_s: Floats, instances: Floats, stairs_s: Floats | None = None
+    work: Work,
+    machines: Machines,
+    windows_s: Floats,
+    instances: Floats,
+    stairs_s: Floats | None = None,
+    *,
+    earliest: bool = False,
 ) -> Predicted:
     """The step for each pair of a window and a number of instances; all 0 without a group. stairs_s: when
-    half of the reserved engines leave for training, inf: with the others; None: in no candidate."""
+    half of the reserved engines leave for training, inf: with the others; None: in no candidate. earliest: of
+    the times only the least `end_s` is wanted, so what cannot end then is not followed to its end."""
     candidates = len(windows_s)
     if not work.lengths or not work.groups:
         return Predicted(np.zeros(candidates), np.zeros(candidates))
     stairs = np.full(candidates, np.inf) if stairs_s is None else stairs_s
     run = _Rollout(work, machines, windows_s, instances, stairs)
-    done = run.to_the_end()[:, run.counts]
-    rolled_s = done.max(axis=1)
+    for number in range(MOST_SLICES):
+        if not run.left:
+            break
+        if number % LOOKS_EVERY == 0:
+            if earliest and np.count_nonzero(complete := run.complete()):
+                ends_s = _so_far(work, run, windows_s, instances, stairs).end_s
+                run.give_up(ends_s > ends_s[complete].min())
+            run.forget()
+        run.slice()
+    return _so_far(work, run, windows_s, instances, stairs)
+
+
+def _so_far(work: Work, run: "_Rollout", windows_s: Floats, instances: Floats, stairs_s: Floats) -> Predicted:
+    """The steps as if what is not complete were complete now: not longer than they will be."""
+    done_s = np.minimum(run.done_s, run.now_s)[:, run.counts]
+    rolled_s = done_s.max(axis=1)
     windows = np.where(instances > 0, np.minimum(windows_s, rolled_s), rolled_s)
-    return Predicted(rolled_s, _trained(work, run.counted, done, windows, np.minimum(stairs, windows)))
-
-
-class _Engines:
-    """The engines of both kinds, for every candidate: their numbers and decode times. Arrays of kinds x
-    candidates, the reserved kind first."""
-
-    def __init__(self, paces: Sequence[EnginePace], factor: float, count: Floats, weight: float) -> None:
-        self.step_s = np.array([[pace.step_s * factor] for pace in paces])
-        self.row_s = np.array([[pace.row_s * factor] for pace in paces])
-        self.context_s = np.array([[pace.context_s * factor] for pace in paces])
-        self.prefill_s = np.array([[factor * _prefill_token_s(pace)] for pace in paces])
-        self.count = count
-        self.there = count > 0
-        self.least = np.maximum(count, 1e-9)
-        room = [float(pace.cache_tokens) if pace.cache_tokens > 0 else math.inf for pace in paces]
-        rows = [float(pace.slots) if pace.slots > 0 else math.inf for pace in paces]
-        self.room = np.zeros_like(count)  # in tokens and requests of the sample
-        self.rows = np.zeros_like(count)
-        for kind, there in enumerate(self.there):
-            self.room[kind, there] = room[kind] * count[kind, there] / weight
-            self.rows[kind, there] = rows[kind] * count[kind, there] / weight
-        self.weight = weight
-        self.share = weight / self.least  # of an engine, for each request of the sample
-        self.stall_s = np.zeros_like(count)  # of its engines, by prefills
-        self.stalls = False  # some of them are stalled
-
-    def halve(self, which: Bools) -> None:
-        """Half of the reserved engines of these candidates are gone."""
-        for of in (self.count, self.room, self.rows):
-            of[0, which] /= 2
-        self.least = np.maximum(self.count, 1e-9)
-        self.share = self.weight / self.least
-
-    def token_s(self, rows: Counts, context: Floats) -> Floats:
-        """Seconds of a token of all decoded requests; of the sample, all engines together."""
-        seconds: Floats = self.step_s + (self.row_s * rows + self.context_s * context) * self.share
-        return np.maximum(seconds, 1e-9, out=seconds)
+    return Predicted(rolled_s, _trained(work, run.counted, done_s, windows, np.minimum(stairs_s, windows)))
 
 
 class _Rollout:
@@ -152,13 +127,15 @@ class _Rollout:
         self.prompt = work.prompt_tokens
         self.windows_s = np.where(instances > 0, windows_s, np.inf)
         self.stairs_s = np.where(stairs_s < self.windows_s, stairs_s, np.inf)
+        self.stairs = bool(np.isfinite(self.stairs_s).any())
         self.start_s = machines.start_s
         candidates = len(windows_s)
         count = np.stack((
             np.full(candidates, float(machines.engines)), instances * machines.instance_engines
         ))  # fmt: skip
-        self.engines = _Engines((machines.reserved, machines.preemptible), machines.pace, count, weight)
+        self.engines = Engines((machines.reserved, machines.preemptible), machines.pace, count, weight)
         self.all_engines = np.maximum(count[0] + count[1], 1e-9)
+        self.candidates, self.requests = np.arange(candidates), np.arange(len(self.ends))  # not left out
         self.made = np.zeros((candidates, len(self.ends)))
         self.done_s = np.full((candidates, len(self.ends)), np.inf)
         # State of a request: 0 waiting, 1 on a reserved engine, 2 on a preemptible one, 3 complete.
@@ -169,6 +146,7 @@ class _Rollout:
         self.on = np.zeros(count.shape, np.bool_)  # the engines that decode now
         self.on[0] = True
         self.slice_s = self._guess_s() / SLICES
+        self.now_s = 0.0
 
     def _guess_s(self) -> float:
         """About as long as the candidate takes that has fewest engines."""
@@ -181,20 +159,10 @@ class _Rollout:
         one = step_s + context * float(self.engines.context_s.max())
         return max(tokens * one / rows / least, float(self.ends.max()) * step_s, 1e-6)
 
-    def to_the_end(self) -> Floats:
-        """Seconds until each response is complete (candidates x requests)."""
-        now_s = 0.0
-        for _ in range(MOST_SLICES):
-            if not self.left:
-                break
-            self._slice(now_s)
-            now_s += self.slice_s
-        done_s: Floats = np.minimum(self.done_s, now_s)
-        return done_s
-
-    def _slice(self, now_s: float) -> None:
-        halved = now_s >= self.stairs_s
-        if np.count_nonzero(halved):
+    def slice(self) -> None:
+        """Decode for one slice of time."""
+        now_s = self.now_s
+        if self.stairs and np.count_nonzero(halved := now_s >= self.stairs_s):
             self._halve(halved)
         over = bisect_right(self.closing_s, now_s)
         if over > self.handed_over:
@@ -207,6 +175,7 @@ class _Rollout:
                 self._even_out(self.on[0] & self.on[1])
         self._admit()
         self._decode(now_s)
+        self.now_s += self.slice_s
 
     def _halve(self, halved: Bools) -> None:
         """Every second request of a reserved engine waits again, in front."""
@@ -226,29 +195,30 @@ class _Rollout:
         excess, as ContinuousLB does, the youngest first."""
         if not np.count_nonzero(both):
             return
-        idle = both & ~(self.where == 0).any(axis=1)
+        idle = both & self.where.all(axis=1)
         if not np.count_nonzero(idle):
             return
         mine = self.where == _KINDS
-        rows = _counted(mine)
+        rows = np.add.reduce(mine, axis=-1, dtype=np.int64)
         even = (rows[0] + rows[1]) / self.all_engines * self.engines.count
         excess = np.floor(rows - even)
-        excess = np.where(idle & (excess > 1 + CLEARLY_MORE * even), excess, 0.0)
-        for kind in np.flatnonzero(excess.any(axis=1)):
-            older = np.cumsum(mine[kind], axis=1) <= (rows[kind] - excess[kind])[:, None]
+        moves = idle & (excess > 1 + CLEARLY_MORE * even)
+        if not np.count_nonzero(moves):
+            return
+        for kind in np.flatnonzero(moves.any(axis=1)):
+            stay = np.where(moves[kind], rows[kind] - excess[kind], rows[kind])
+            older = np.cumsum(mine[kind], axis=1) <= stay[:, None]
             self.where[mine[kind] & ~older] = 0
 
     def _admit(self) -> None:
-        waits = self.where == 0
-        if not np.count_nonzero(waits):
+        if self.where.all():  # none waits
             return
-        engines, queued = self.engines, _counted(waits)
-        queue = queued.astype(np.float64)
-        size = self._tokens(waits, queued) / np.maximum(queue, 1.0)
-        mine = self.where == _KINDS
-        rows = _counted(mine)
+        engines, waits_or_runs = self.engines, self.where == _WAITS_OR_RUNS
+        counted, tokens = self._counted(waits_or_runs)
+        waits, queue, rows = waits_or_runs[0], counted[0], counted[1:]
+        size = tokens[0] / np.maximum(queue, 1.0)
         # The number of further requests of this size that fit.
-        room = (engines.room - self._tokens(mine, rows)) / np.maximum(size, 1e-9)
+        room = (engines.room - tokens[1:]) / np.maximum(size, 1e-9)
         room = np.minimum(engines.rows - rows, room)
         lonely = (rows == 0) & engines.there
         reserved, remote = np.where(self.on, np.maximum(room, lonely), 0.0)
@@ -261,45 +231,45 @@ class _Rollout:
         both = np.floor(reserved + remote + 1e-9)
         if not np.count_nonzero(both):
             return
-        share = np.where(both > 0, reserved / np.maximum(reserved + remote, 1e-9), 0.0)[:, None]
-        rank = np.cumsum(waits, axis=1)
-        enters = waits & (rank <= both[:, None])
-        local = enters & (np.floor(rank * share + 1e-9) > np.floor((rank - 1) * share + 1e-9))
-        self._prefill(np.stack((local, enters & ~local)))
-        self.where[enters] = 2
-        self.where[local] = 1
+        share = np.where(both > 0, reserved / np.maximum(reserved + remote, 1e-9), 0.0)
+        ranks = np.cumsum(waits, axis=1)
+        candidate, request = _where(waits & (ranks <= both[:, None]))
+        rank, share = ranks[candidate, request], share[candidate]
+        local = np.floor(rank * share + 1e-9) > np.floor((rank - 1) * share + 1e-9)
+        kind = np.where(local, 0, 1)
+        self.where[candidate, request] = kind + 1
+        self._prefill(kind, candidate, self.made[candidate, request] + self.prompt)
 
-    def _tokens(self, which: Bools, rows: Counts) -> Floats:
-        """Tokens in the caches of these requests, with their prompts. rows: how many they are."""
-        made: Floats = np.einsum("ij,...ij->...i", self.made, which.astype(np.float64))
-        made += self.prompt * rows
-        return made
+    def _counted(self, which: Bools) -> tuple[Floats, Floats]:
+        """How many these requests are, and their tokens in the caches with those of their prompts."""
+        each = which.astype(np.float64)
+        rows: Floats = np.add.reduce(each, axis=-1)
+        return rows, np.vecdot(self.made, each) + self.prompt * rows
 
-    def _prefill(self, enters: Bools) -> None:
+    def _prefill(self, kind: Counts, candidate: Counts, tokens: Floats) -> None:
+        """Requests with so many tokens begin on engines of these kinds."""
         engines = self.engines
-        tokens = self._tokens(enters, _counted(enters)) * engines.weight
-        engines.stall_s += tokens * engines.prefill_s / engines.least
+        at = kind * engines.count.shape[1] + candidate
+        sums = np.bincount(at, tokens, engines.count.size).reshape(engines.count.shape)
+        engines.stall_s += sums * engines.weight * engines.prefill_s / engines.least
         engines.stalls = True
 
     def _decode(self, now_s: float) -> None:
         engines = self.engines
-        mine = (self.where == _KINDS) & self.on[:, :, None]
-        rows: Counts = _counted(mine)
+        mine = self.where == _KINDS
+        rows, context = self._counted(mine)
         # Requests that have outgrown the caches pause, the last ones first; one is always decoded.
-        context = self._tokens(mine, rows)
         full_caches = context > engines.room
         if np.count_nonzero(full_caches):
             for kind in np.flatnonzero(full_caches.any(axis=1)):
                 held = np.cumsum((self.made + self.prompt) * mine[kind], axis=1)
                 fits = held <= engines.room[kind][:, None]
                 mine[kind] &= fits | (np.cumsum(mine[kind], axis=1) == 1)
-            rows = _counted(mine)
-            context = self._tokens(mine, rows)
+            rows, context = self._counted(mine)
         decodes_s: Floats | float = self.slice_s
         if engines.stalls:
             # Prefills pass while their kind decodes anything.
-            decodes: Bools = np.logical_or.reduce(rows, axis=1, keepdims=True)
-            stalled_s: Floats = np.minimum(engines.stall_s, self.slice_s) * (self.on & decodes)
+            stalled_s: Floats = np.minimum(engines.stall_s, self.slice_s) * (rows > 0)
             engines.stall_s -= stalled_s
             engines.stalls = bool(np.count_nonzero(engines.stall_s))
             decodes_s = self.slice_s - stalled_s
@@ -307,28 +277,45 @@ class _Rollout:
         more = mine * (decodes_s / token_s)[:, :, None]
         self.made += more[0]
         self.made += more[1]
-        full = mine & (self.made >= self.ends)
-        ended = int(np.count_nonzero(full))
-        if ended:
-            late_s = (self.made - self.ends) * token_s[:, :, None]
-            done_s = now_s + self.slice_s - np.clip(late_s, 0.0, self.slice_s)
-            for at in range(len(full)):
-                self.done_s[full[at]] = done_s[at][full[at]]
-            self.where[full[0] | full[1]] = 3
-            self.left -= ended
+        candidate, request = _where((mine[0] | mine[1]) & (self.made >= self.ends))
+        if len(candidate):
+            on = token_s[self.where[candidate, request] - 1, candidate]
+            late_s = (self.made[candidate, request] - self.ends[request]) * on
+            done_s = now_s + self.slice_s - np.minimum(late_s, self.slice_s)
+            self.done_s[self.candidates[candidate], self.requests[request]] = done_s
+            self.where[candidate, request] = _COMPLETE
+            self.left -= len(candidate)
+
+    def complete(self) -> Bools:
+        """The candidates whose requests are all complete."""
+        complete: Bools = np.isfinite(self.done_s).all(axis=1)
+        return complete
+
+    def give_up(self, which: Bools) -> None:
+        """Do not decode these candidates any more. Their other requests are never complete."""
+        here = which[self.candidates]
+        self.left -= int(np.count_nonzero(self.where[here] != _COMPLETE))
+        self.where[here] = _COMPLETE
+
+    def forget(self) -> None:
+        """Leave out the candidates that are complete, and the requests that are complete in all others: a
+        slice takes longer the more there are of both."""
+        runs = self.where != _COMPLETE
+        candidates, requests = runs.any(axis=1), runs.any(axis=0)
+        if np.count_nonzero(candidates) * np.count_nonzero(requests) > (1 - LEFT_OUT) * runs.size:
+            return
+        self.candidates, self.requests = self.candidates[candidates], self.requests[requests]
+        both = np.ix_(candidates, requests)
+        self.made, self.where, self.ends = self.made[both], self.where[both], self.ends[requests]
+        self.windows_s, self.stairs_s = self.windows_s[candidates], self.stairs_s[candidates]
+        self.all_engines, self.on = self.all_engines[candidates], self.on[:, candidates]
+        self.engines.keep(candidates)
 
 
-def _prefill_token_s(pace: EnginePace) -> float:
-    """Seconds of the prefill of a token, near what is usual."""
-    usual_s = pace.step_s / PREFILLED_IN_A_STEP
-    measured_s = pace.prefill_token_s or usual_s
-    return min(max(measured_s, usual_s / PREFILL_OFF), usual_s * PREFILL_OFF)
-
-
-def _counted(which: Bools) -> Counts:
-    """How many there are, by candidate."""
-    rows: Counts = np.add.reduce(which, axis=-1, dtype=np.int64)
-    return rows
+def _where(which: Bools) -> tuple[Counts, Counts]:
+    """Candidates and requests of these. As `nonzero`, which takes long for arrays of two dimensions."""
+    candidates, requests = np.divmod(which.ravel().nonzero()[0], which.shape[1])
+    return candidates, requests
 
 
 def _shuffled(groups: list[tuple[list[int], bool]]) -> list[tuple[list[int], bool]]:

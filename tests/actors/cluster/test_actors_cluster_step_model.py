@@ -1,10 +1,13 @@
 """The model of a step: cases worked out by hand, and the laws of every step."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gleaner.actors.cluster import step_model
 from gleaner.actors.cluster.step_model import Machines, Predicted, Work, predict
 from gleaner.actors.protocol.throughput import EnginePace
 
@@ -112,3 +115,53 @@ def test_more_instances_never_make_steps_much_longer(groups: list[list[int]], co
     job_model = machines(context_s)
     found = ends(work(groups * 4), job_model, *[(0.0, float(count)) for count in (1, 2, 4, 8)])
     assert (np.diff(found.end_s) <= 0.05 * found.end_s[:-1]).all()
+
+
+def drawn(seed: int) -> tuple[Work, Machines]:
+    """A batch with a long tail, and machines with few slots or caches or with enough of both."""
+    rng = np.random.default_rng(seed)
+    groups = np.ceil(rng.lognormal(5.0, 1.0, (rng.integers(2, 16), 4))).astype(int).tolist()
+    job = dataclasses.replace(
+        work(groups, float(rng.uniform(0, 1e-3))), prompt_tokens=50.0, surplus=int(rng.integers(0, 4))
+    )
+    slots, cache = int(rng.choice([0, 8])), int(rng.choice([0, 4000]))
+    return job, machines(float(rng.uniform(0, 1e-5)), 4.0, float(rng.uniform(0, 2)), slots, cache)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32), st.integers(1, 4))
+def test_earliest_end_is_the_least_of_all_candidates(seed: int, count: int) -> None:
+    job, engines = drawn(seed)
+    windows_s, counts = np.linspace(0.0, 10.0, 5), np.full(5, float(count))
+    every = predict(job, engines, windows_s, counts)
+    assert predict(job, engines, windows_s, counts, earliest=True).end_s.min() == pytest.approx(
+        every.end_s.min(), rel=1e-9
+    )
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 2**32), st.booleans())
+def test_what_is_complete_changes_nothing_when_it_is_left_out(seed: int, stairs: bool) -> None:
+    job, engines = drawn(seed)
+    windows_s, counts = np.linspace(0.0, 10.0, 5), np.array([1.0, 0.0, 2.0, 4.0, 1.0])
+    stairs_s = np.linspace(0.0, 5.0, 5) if stairs else None
+    found = predict(job, engines, windows_s, counts, stairs_s)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(step_model._Rollout, "forget", lambda run: None)
+        every = predict(job, engines, windows_s, counts, stairs_s)
+    assert found.rolled_s == pytest.approx(every.rolled_s, rel=1e-9)
+    assert found.end_s == pytest.approx(every.end_s, rel=1e-9)
+
+
+def test_candidates_that_cannot_end_earliest_are_not_followed() -> None:
+    job, engines = work([[1000]] * 8), machines(slots=1)
+    windows_s, counts = np.zeros(2), np.array([1.0, 8.0])  # 80 s and 10 s of decoding
+    with pytest.MonkeyPatch.context() as patch:
+        slices: list[float] = []
+        decode = step_model._Rollout.slice
+        patch.setattr(step_model._Rollout, "slice", lambda run: (slices.append(run.now_s), decode(run))[1])
+        predict(job, engines, windows_s, counts)
+        followed = len(slices)
+        slices.clear()
+        predict(job, engines, windows_s, counts, earliest=True)
+    assert len(slices) < followed / 2
