@@ -1,5 +1,6 @@
 """Membership: what an instance serves, by the reports that arrive about it."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
@@ -42,3 +43,28 @@ async def test_instance_serves_what_it_reported_unless_it_refused_under_newer_we
         await system.ask("rollout/manager", refused, Done)
         (seen,) = (await system.ask("rollout/manager", ListInstances(), InstancesAre)).instances
         assert seen.version == left
+
+
+async def test_instance_is_gone_when_its_worker_ends(tmp_path: Path) -> None:
+    async with TestSystem(tmp_path) as system:
+        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        worker = system.spawn("s/engine", Actor)
+        register = RegisterInstance(
+            instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
+        )
+        await system.ask("rollout/manager", register, Registered)
+        assert await listed(system) == ["s/engine"]
+        system.kill("s/engine")
+        for _ in range(200):
+            if not await listed(system):
+                return
+            await asyncio.sleep(0.01)
+    raise AssertionError("expected the manager to drop the instance of a worker that ended")
+
+
+async def listed(system: TestSystem) -> list[str]:
+    """Names of the instances that the manager has."""
+    return [
+        one.name for one in (await system.ask("rollout/manager", ListInstances(), InstancesAre)).instances
+    ]
