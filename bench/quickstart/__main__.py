@@ -5,8 +5,6 @@ Usage: `python -m bench.quickstart [--seeds N] [--json FILE]`.
 
 import argparse
 import json
-import math
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -14,14 +12,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from rich.console import Console
-from safetensors import safe_open
 
-from bench.quickstart import page, problems
-from bench.quickstart.command_cost import environment
-from bench.quickstart.contenders import SIDES, TRL, CommandFailed, Job
+from bench.quickstart import page
+from bench.quickstart.contenders import SIDES, TRL, CommandFailed
+from bench.quickstart.inputs import parameters, prepared
 from bench.runtime.harness import ROOT
 from bench.runtime.machine import machine
-from gleaner.configs.load import load
 
 RESULTS = ROOT / "docs" / "quickstart.json"
 
@@ -88,24 +84,6 @@ def main() -> int:
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(results, indent=1) + "\n")
     return 0
-
-
-def prepared(preset: str, settings: list[str], seed: int, folder: Path) -> Job:
-    """The model and the problems of all sides."""
-    folder.mkdir()
-    config = load(preset, [f"job.seed={seed}", *settings])
-    model = folder / "model"
-    words = [word for one in (f"job.seed={seed}", *settings) for word in ("--set", one)]
-    argv = [sys.executable, "-m", "gleaner.rlctl", "model", "new", str(model), "--config", preset, *words]
-    subprocess.run(argv, check=True, stdout=subprocess.DEVNULL, env=environment())
-    problems.write(config, model, folder)
-    return Job(config, preset, tuple(settings), model, folder, seed)
-
-
-def parameters(model: Path) -> int:
-    """Number of parameters of a checkpoint."""
-    with safe_open(model / "model.safetensors", framework="np") as file:
-        return sum(math.prod(file.get_slice(name).get_shape()) for name in file.keys())  # noqa: SIM118  # no dict
 
 
 if __name__ == "__main__":
