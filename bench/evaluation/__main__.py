@@ -1,7 +1,7 @@
 """Simulates RLBoost's experiments, and RollPacker's tail batching.
 
-Usage: `python -m bench.evaluation --traces DIR [--record | --fidelity] [--seeds N]`, or
-`python -m bench.evaluation --paper rollpacker [--write-docs]`.
+Usage: `python -m bench.evaluation --traces DIR [--record | --fidelity | --composition] [--seeds N]`,
+or `python -m bench.evaluation --paper rollpacker [--write-docs]`.
 """
 
 import argparse
@@ -15,6 +15,7 @@ from rich.table import Table
 from bench.evaluation import cells, fidelity, grid, page, plots
 from bench.evaluation.cells import Cell
 from bench.evaluation.claims import Results, all_claims
+from bench.evaluation.rollpacker import composition
 from bench.evaluation.rollpacker import grid as rounds_grid
 from bench.evaluation.rollpacker import page as rounds_page
 from bench.evaluation.rollpacker import plot as rounds_plot
@@ -42,7 +43,7 @@ def main() -> None:
     parser.add_argument("--traces", type=Path, metavar="DIR", help="folder of rlboost_like_seg{A,B,C}.csv")
     parser.add_argument("--models", nargs="+", choices=[*MODELS, *HARDER], default=list(MODELS))
     parser.add_argument("--segments", nargs="*", choices=cells.SEGMENTS, default=list(cells.SEGMENTS))
-    parser.add_argument("--seeds", type=int, help="how many, from 1 on (5; with --fidelity 1)")
+    parser.add_argument("--seeds", type=int, help="how many, from 1 on (5; --fidelity: 1, --composition: 2)")
     parser.add_argument(
         "--variants", nargs="+", default=["gleaner"], metavar="NAME", help=", ".join(VARIANTS)
     )
@@ -60,9 +61,14 @@ def main() -> None:
         "--fidelity", action="store_true", help="the cells of the page's section on the paper's whole policy"
     )
     parser.add_argument(
+        "--composition",
+        action="store_true",
+        help="RLBoost's fleet with RollPacker's lengths: a section of docs/evaluation_rounds.md",
+    )
+    parser.add_argument(
         "--write-docs",
         action="store_true",
-        help="with --record, --fidelity or --paper rollpacker: write the page's tables",
+        help="with --record, --fidelity, --composition or --paper rollpacker: write the page's tables",
     )
     parser.add_argument(
         "--reprint", action="store_true", help="write the page's comparison from docs/evaluation.json; no run"
@@ -81,10 +87,16 @@ def main() -> None:
     extra = tuple(
         (text.partition(":")[0], tuple(text.partition(":")[2].split(","))) for text in arguments.variant
     )
-    if arguments.paper == "rollpacker" and (arguments.traces or arguments.record or arguments.fidelity):
-        parser.error("--paper rollpacker: expected none of --traces, --record and --fidelity beside it")
+    kinds = [arguments.record, arguments.fidelity, arguments.composition]
+    if arguments.paper == "rollpacker" and (arguments.traces or any(kinds)):
+        parser.error(
+            "--paper rollpacker: expected none of --traces, --record, --fidelity and --composition beside it"
+        )
+    if sum(kinds) > 1:
+        parser.error("expected one of --record, --fidelity and --composition")
     around = Around(arguments.traces, extra)
-    count: int = arguments.seeds or len(fidelity.SEEDS if arguments.fidelity else cells.SEEDS)
+    usual = fidelity.SEEDS if arguments.fidelity else cells.SEEDS
+    count: int = arguments.seeds or len(composition.SEEDS if arguments.composition else usual)
     seeds = range(1, count + 1)
     variants = [*arguments.variants, *(name for name, _ in extra)]
     store = Store(arguments.store, around, any_code=arguments.any_code)
@@ -105,10 +117,14 @@ def main() -> None:
         results = grid.record(do, cells.SEEDS[:count])
     elif arguments.fidelity:
         results = fidelity.record(do, seeds)
+    elif arguments.composition:
+        results = composition.record(do, seeds)
     else:
         alone = cells.colocated(arguments.models, seeds)
         results = do([*alone, *cells.segments(arguments.models, arguments.segments, seeds, variants)])
-    if arguments.paper == "rlboost":
+    if arguments.composition:
+        print(composition.text(Found(results)))
+    elif arguments.paper == "rlboost":
         console.print(table(results))
     if arguments.record and arguments.write_docs:
         all_of = Results(results)
@@ -117,6 +133,8 @@ def main() -> None:
         page.write(PAGE, all_of, claims)
     if arguments.fidelity and arguments.write_docs:
         put(PAGE, "fidelity", fidelity.text(Results(results)))
+    if arguments.composition and arguments.write_docs:
+        put(ROUNDS_PAGE, "composition", composition.text(Found(results)))
     bad = [result for result in results if not result.ok]
     for result in bad:
         console.print(f"{result.cell.name}: {result.ended}: {result.reason}", highlight=False)

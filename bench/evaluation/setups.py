@@ -17,6 +17,7 @@ from gleaner.configs.load import load
 from gleaner.configs.trace import Trace
 from gleaner.rlctl.what_if_setup import WhatIfOptions, setting_of
 from gleaner.sim.models.lengths import RLBOOST_8B, RLBOOST_14B, LengthLaw
+from gleaner.sim.models.tails import TailedLaw
 from gleaner.sim.models.training_cost import Passes
 from gleaner.sim.run_setup import Paces, RunSetup
 
@@ -35,13 +36,15 @@ BASE = "rlboost-14b"
 @dataclass(frozen=True, slots=True)
 class Model:
     """One of the paper's models. hosts: reserved ones, of eight H100 each. scale: tokens of the model per
-    message token. local_memory: share of a reserved device that weights and cache fill."""
+    message token. local_memory: share of a reserved device that weights and cache fill. tails: the law of its
+    lengths instead of `law`."""
 
     shape: str
     law: LengthLaw
     hosts: int = 1
     scale: int = 128
     local_memory: float = MEMORY_FRACTION
+    tails: TailedLaw | None = None
 
 
 MODELS: Mapping[str, Model] = {
@@ -56,6 +59,11 @@ HARDER: Mapping[str, Model] = {
     "14b-tails-cache": Model("qwen3-14b", LengthLaw(5400.0, 1.2, 0.6), local_memory=0.4),
 }
 """14B with assumptions that make its rollout longer: longer tails, smaller caches of the reserved engines."""
+RUNAWAY_LIMIT = 16_384
+COMPOSED: Mapping[str, Model] = {
+    "14b-runaway": Model("qwen3-14b", RLBOOST_14B, tails=rollpacker.law_of(RUNAWAY_LIMIT, rollpacker.HARD)),
+}
+"""14B with RollPacker's lengths: a short median, and a few prompts whose responses run away."""
 
 ARTIFACT = (
     "training.micro_batch_groups=2",  # min_stream_batch_size: 16 responses, of groups of 8
@@ -119,7 +127,7 @@ def setting(cell: Cell, around: Around) -> RunSetup:
     """The setting of a cell. Raises TraceError where a segment cannot be read."""
     if cell.model in rollpacker.MODELS:
         return rollpacker.setting(cell)
-    model = {**MODELS, **HARDER}[cell.model]
+    model = {**MODELS, **HARDER, **COMPOSED}[cell.model]
     scale = cell.token_scale or model.scale
     nodes = cell.hosts if cell.kind == "colocated" and cell.hosts else model.hosts
     sets = [*ARTIFACT, f"prices.reserved_per_hour={RESERVED_PER_HOUR * nodes}", f"job.seed={cell.seed}"]
@@ -144,6 +152,7 @@ def setting(cell: Cell, around: Around) -> RunSetup:
     rows = max(1, round(PROMPT_TOKENS / scale))
     job_model = replace(
         made.job_model,
+        law=model.tails or made.job_model.law,
         scorer=replace(made.job_model.scorer, prompt_rows=(rows, rows)),
         passes=Passes(recompute=True, old_logprobs=True, reference=True),  # artifact
         offload=True,  # artifact: the optimizer, not the parameters

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from bench.evaluation.cells import Cell
-from bench.evaluation.rollpacker import chosen, grid, known_lengths, page, setups, wide_tail
+from bench.evaluation.rollpacker import chosen, composition, grid, known_lengths, page, setups, wide_tail
 from bench.evaluation.rollpacker.periods import Found, in_common, mean_reward, shares, whole_steps
 from bench.evaluation.setups import Around, setting
 from bench.evaluation.simulated import CellResult, StepLine, settings_hash, simulate
@@ -230,6 +230,40 @@ def test_table_of_rounds_by_prediction_has_what_was_run(tmp_path: Path) -> None:
     tail = made(grid.alone(grid.LARGE, "tail", 1, grid.STEPS), TAIL_STEPS, "ssl")
     tail = msgspec.structs.replace(tail, periods=[msgspec.structs.replace(tail.periods[0], short=10)])
     assert "| 5 % | - | 1.50 x | - | - | - |" in chosen.factors_text(Found([tail, plain]))
+
+
+def test_composition_compares_rounds_with_none_in_the_same_place() -> None:
+    def run(place: str, variant: str, step_s: float) -> CellResult:
+        some = [step(number, step_s, step_s / 2, 100, 0.5) for number in (1, 2)]
+        kinds = "sl" if variant == composition.TAIL else ""
+        return made(composition.cell(place, variant, 1), some, kinds)
+
+    found = Found(
+        [
+            run(composition.ALONE, composition.OFF, 40.0),
+            run(composition.ALONE, composition.TAIL, 20.0),
+            run("A", composition.OFF, 15.0),
+            run("A", composition.TAIL, 10.0),
+            run("A", composition.AUTO, 12.0),
+        ]
+    )
+    alone, segment = composition.text(found).splitlines()[2:]
+    assert alone.startswith("| 8 reserved devices, no instances | 2, 1 | 0.0 | 2.00 x | 0.50 | 0.50 |")
+    assert alone.endswith("| - | - | 2.00 x |")
+    assert segment.startswith("| segment A | 2, 1 | 0.0 | 1.50 x |")
+    assert segment.endswith("| 1.25 x | 1.25 x | 4.00 x |")
+
+
+def test_composition_has_the_lengths_of_rollpacker_beside_instances() -> None:
+    wanted = list(composition.cells(1))
+    assert len({settings_hash(cell, setting(cell, AROUND)) for cell in wanted}) == len(wanted)
+    alone, beside = (
+        setting(composition.cell(place, "gleaner", 1), AROUND) for place in composition.PLACES[:2]
+    )
+    assert isinstance(beside.job_model.law, TailedLaw)
+    assert beside.job_model.law == setups.law_of(16_384, setups.HARD)
+    assert beside.config.rollout.max_new_tokens == 16_384 // 128  # tokens of messages
+    assert (alone.config.fleet.n_prem_max, beside.config.fleet.n_prem_max) == (0, 10)
 
 
 def test_table_of_returning_problems_compares_the_same_draws() -> None:
