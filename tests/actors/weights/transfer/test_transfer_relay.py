@@ -222,6 +222,22 @@ def test_child_replaces_its_silent_parent_within_a_second() -> None:
     assert made.ask(joined(made, "late"), 1.5) != "r0"
 
 
+def test_receiver_on_a_slow_line_keeps_its_parent_while_few_chunks_are_due() -> None:
+    made = Wave(PAYLOAD, chunk_bytes=CHUNK)
+    made.join("origin", up_bytes_s=2 * CHUNK, down_bytes_s=2 * CHUNK, origin=True)
+    for number in range(2):
+        joined(made, f"r{number}", rate=2 * CHUNK)
+    assert parents(made, 2) == ["origin", "r0"]
+    for name, chunks in (("r0", 4), ("r1", 1)):
+        made.progress(name, chunks * CHUNK, 0.1)
+    child = next(peer for peer in made.peers() if peer.name == "r1")
+    for now_s in (0.6, 1.1):  # one chunk could have come, then two
+        made.progress("r0", 5 * CHUNK, now_s)
+        made.progress("r1", CHUNK, now_s)
+        assert made.ask("r1", now_s) == "r0"
+        assert (child.moving, child.avoided) == ("", {})
+
+
 def test_receivers_starving_behind_a_death_keep_their_parents() -> None:
     made = wave(12)
     given = parents(made, 12)
