@@ -161,8 +161,8 @@ class RewardProxy(Actor):
             self._pipelines.stages,
             least={WORKERS: 1},
             resize=self._dispatch.resize,
-            lapsed=self._lapsed,
         )
+        self._scaling.on_lapsed = self._lapsed
         self._offers = HostOffers(self.ctx, self._dispatch, self._scaling.hosts_changed)
         local = LocalWorkers(
             self.ctx,

@@ -39,7 +39,6 @@ class WorkerScaling:
         stages: of the service, with costs and their own timeouts (T_j).
         least: workers that a host keeps whatever is planned, by host.
         resize: gives a host so many workers of a stage.
-        lapsed: called with each announced batch of which nothing came in time.
     """
 
     def __init__(
@@ -50,10 +49,11 @@ class WorkerScaling:
         stages: list[Stage],
         least: dict[str, int],
         resize: Callable[[str, str, int], None],
-        lapsed: Callable[[RewardBatch], None],
     ) -> None:
         self._ctx, self._dispatch, self._settings = ctx, dispatch, settings
-        self._stages, self._least, self._resize, self._lapsed = stages, least, resize, lapsed
+        self._stages, self._least, self._resize = stages, least, resize
+        self.on_lapsed: Callable[[RewardBatch], None] = _nothing
+        """Called with each announced batch of which nothing came in time."""
         self._wake = asyncio.Event()
         self._hosts = 0  # how often they changed
         self.plans = 0
@@ -82,7 +82,7 @@ class WorkerScaling:
             late = self._dispatch.batches.lapse(self._ctx.now(), self._settings.hint_expires_s)
             for batch in late:
                 self.expired += 1
-                self._lapsed(batch)
+                self.on_lapsed(batch)
             if self._planned_batches() or period_s:
                 await self._plan()
             elif late:  # nothing is left to plan for
@@ -193,3 +193,7 @@ class WorkerScaling:
         for item in self._dispatch.items.running():
             found.setdefault(item.batch, {}).setdefault(item.stage, []).append(max(now_s - item.began_s, 0.0))
         return found
+
+
+def _nothing(_batch: RewardBatch) -> None:
+    return None

@@ -287,7 +287,6 @@ async def test_hosts_get_the_guaranteed_workers_where_fewer_are_planned() -> Non
         [],
         least={},
         resize=lambda *one: resized.append(one),
-        lapsed=lambda batch: None,
     )
     scaling._apply("score", 1)
     assert resized == [("h", "score", 3)]
