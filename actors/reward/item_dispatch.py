@@ -146,7 +146,7 @@ class ItemDispatch:
     ) -> None:
         """A host's workers are there. running: the attempts of what it has, also from an earlier life of this
         service; stages: those of them that are not in the first. Other items that it was given did not reach
-        it, and wait again. What has ended here, and not there, is cancelled."""
+        it, and wait again. What has ended here, or runs elsewhere by now, is cancelled there."""
         running, stages = running or {}, stages or {}
         self.hosts.join(name, workers)
         self._links[name] = link
@@ -155,17 +155,19 @@ class ItemDispatch:
             if running.get(given.id, -1) < given.attempts:
                 self._release(given, name)
                 self.items.back(given)
-        ended: dict[str, int] = {}
+        needless: dict[str, int] = {}
         for item_id, attempt in running.items():
             item, stage = self.items.get(item_id), stages.get(item_id, "")
             if item is None and self.items.given.ended(item_id):
-                ended[item_id] = attempt
+                needless[item_id] = attempt
             elif item is None:
                 self._held[item_id] = name, stage
             elif not item.host and attempt >= item.attempts:
                 self._runs_already(item, name, stage)
-        if ended:
-            link.cancel(list(ended), ended)
+            elif item.host != name:  # it was given to another one, or again, while this one was away
+                needless[item_id] = attempt
+        if needless:
+            link.cancel(list(needless), needless)
         self.fill()
 
     def leave(self, name: str) -> int:

@@ -193,6 +193,17 @@ class _Link:
         pass
 
 
+class Cancelled(_Link):
+    """Keeps the attempts that end on its host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ended: list[Mapping[str, int] | None] = []
+
+    def cancel(self, items: Sequence[str], attempts: Mapping[str, int] | None = None) -> None:
+        self.ended.append(attempts)
+
+
 async def test_failure_of_ours_gives_no_duration_of_items() -> None:
     """A worker that hung reports 0 s: its host would get up to 64 items for each worker."""
     dispatch = ItemDispatch(["score"], 1000, 1)
@@ -273,6 +284,19 @@ async def test_host_that_offers_an_earlier_attempt_gets_the_item_again() -> None
     dispatch.join("h", {"score": 1}, after, {"r0": 1})
     assert after.given == ["r0"], "it has this attempt"
     dispatch.result("h", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=1)
+    assert (await done).score == 1.0
+
+
+async def test_host_that_comes_back_ends_what_runs_elsewhere_by_now() -> None:
+    """The service is new: another host got the item before the one that still has it announced it."""
+    dispatch, late, busy = ItemDispatch(["score"], 1000, 3), Cancelled(), Cancelled()
+    dispatch.join("busy", {"score": 1}, busy)
+    done = dispatch.submit(item("r0"))
+    dispatch.join("late", {"score": 1}, late, {"r0": 0})
+    assert (late.ended, busy.ended) == ([{"r0": 0}], [])
+    dispatch.join("busy", {"score": 1}, busy, {"r0": 0})
+    assert busy.ended == [], "it is the one that has it"
+    dispatch.result("busy", "r0", "score", Verdict(1.0, OK, ""), 1.0, attempt=0)
     assert (await done).score == 1.0
 
 
