@@ -269,7 +269,7 @@ class RewardHostState(msgspec.Struct, frozen=True, kw_only=True):
 class RewardBatchState(msgspec.Struct, frozen=True, kw_only=True):
     """An active batch: items expected, arrived and scored; waiting and running ones; seconds since it began;
     seconds from now until it can be complete if nothing queued (None: unknown); seconds by which a plan may
-    delay it (None: unknown, or no planner). kind: it is foreseen from the last batch of this kind."""
+    delay it (None: unknown, or no planner). kind: it is foreseen from the last batches of this kind."""
 
     name: str
     expected: int

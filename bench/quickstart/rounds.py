@@ -2,7 +2,7 @@
 
 Usage: `python -m bench.quickstart.rounds [--seeds N] [--json FILE]`. Real processes: a run takes half a
 minute on two cores. Exit code 0 if the mean held-out reward with rounds is within the plain runs' range; 1
-if it does not, or a run failed.
+if it is not, or a run failed.
 """
 
 import argparse
