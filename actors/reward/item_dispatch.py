@@ -105,6 +105,7 @@ class ItemDispatch:
             return done
         self.jobs.admit(item.job, asyncio.get_running_loop().time())
         self.passed.resume(item)
+        item.attempts = item.begun_at = self.items.given.next(item.id)
         self.items.add(item)
         self._done[item.id] = done
         self.batches.arrived(item.batch, item.arrival_s, item.job)

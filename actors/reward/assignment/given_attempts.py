@@ -42,6 +42,11 @@ class GivenAttempts:
         """Whether the item was given in this life of the service, and is open no more."""
         return item in self._closed
 
+    def next(self, item: str) -> int:
+        """The number of the first attempt of an item that is open anew: above those before, so that no host
+        that had one of them can settle one of these."""
+        return max((attempt for _, attempt in self._closed.get(item, ())), default=-1) + 1
+
     def has(self, item: str, host: str, attempt: int, given: Attempts | None = None) -> bool:
         """Whether a host was given this attempt. given: those of the item, if it is open."""
         one = host, attempt

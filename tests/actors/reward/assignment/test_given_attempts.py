@@ -9,7 +9,7 @@ from gleaner.actors.reward.assignment.given_attempts import GivenAttempts
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.scoring_queue import Verdict
-from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED
+from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, VERIFIER_FAILED
 
 FOREIGN = Verdict(0.0, OK)
 TRUE = Verdict(1.0, OK)
@@ -148,6 +148,24 @@ async def test_result_of_a_cancelled_item_counts_when_its_request_is_repeated() 
     assert not dispatch.result("other", "a", "score", FOREIGN, 1.0, attempt=0)
     assert dispatch.result("mine", "a", "score", TRUE, 1.0, attempt=0)
     assert (await dispatch.submit(item("a"))).score == 1.0
+
+
+async def test_attempt_of_an_item_that_is_open_anew_has_the_number_of_none_before() -> None:
+    """Its verifier failed on both hosts, and it was requested again. With numbers from 0 on the host that had
+    attempt 1 before could settle attempt 1 of the other one."""
+    dispatch, mine, other = two_hosts(attempts=2)
+    failed = Verdict(None, VERIFIER_FAILED)
+    for host, attempt in (("mine", 0), ("other", 1)):
+        first = dispatch.submit(item("a"))
+        assert dispatch.result(host, "a", "score", failed, 1.0, attempt=attempt)
+    assert (await first).status == VERIFIER_FAILED
+    done = dispatch.submit(item("a"))
+    assert (mine.given, other.given) == ([("a", 0), ("a", 2)], [("a", 1)])
+    assert dispatch.result("mine", "a", "score", failed, 1.0, attempt=2)
+    assert not dispatch.result("mine", "a", "score", FOREIGN, 1.0, attempt=3)
+    assert (other.given[-1], done.done()) == (("a", 3), False)
+    assert dispatch.result("other", "a", "score", TRUE, 1.0, attempt=3)
+    assert (await done).score == 1.0
 
 
 def test_attempts_of_closed_items_are_remembered_up_to_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
