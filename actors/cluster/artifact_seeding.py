@@ -65,6 +65,12 @@ class ArtifactPolicy:
         """See `round_planner.KindPolicy`."""
         return self._rule.again(state, newest, times)
 
+    def first(
+        self, kinds: Mapping[str, KindState], newest: SeedingState, times: StepTimes
+    ) -> SeedingState | None:
+        """See `round_planner.KindPolicy`: the rule has no lengths."""
+        return None
+
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`."""
         return None

@@ -31,6 +31,12 @@ class KindPolicy(Protocol):
         """The plan of a step of the kind whose last state this is, after a step of another kind with these
         times, whose state is the newest."""
 
+    def first(
+        self, kinds: Mapping[str, KindState], newest: SeedingState, times: StepTimes
+    ) -> SeedingState | None:
+        """The plan of the round ahead, of whose kind there was none yet, on the machines of the newest
+        state; None where nothing is known of its lengths."""
+
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """The number of instances for all rounds of a period; None while that cannot be predicted. n_prem:
         the number so far."""
@@ -75,8 +81,8 @@ class RoundPlanner:
         self, kinds: Mapping[str, KindState], after: SeedingState, rounds: RoundKinds, times: StepTimes
     ) -> SeedingState:
         known = kinds.get(rounds.ahead)
-        if known is None:  # nothing is known of its lengths: the window as it is
-            return replace(after, predicted_s=0.0)
+        if known is None:  # the window as it is, where nothing is known of its lengths
+            return self._policy.first(kinds, after, times) or replace(after, predicted_s=0.0)
         if rounds.ahead == rounds.done:
             return after
         return self._policy.again(_state(known, after.n_prem), after, times)

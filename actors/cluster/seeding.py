@@ -109,6 +109,12 @@ class SeedingPolicy:
         )
         return msgspec.structs.replace(state, t_seed_s=self.clamp_s(known_s))
 
+    def first(
+        self, kinds: Mapping[str, KindState], newest: SeedingState, times: StepTimes
+    ) -> SeedingState | None:
+        """See `round_planner.KindPolicy`: Algorithm 1 has no lengths."""
+        return None
+
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`: Algorithm 1 predicts no step."""
         return None

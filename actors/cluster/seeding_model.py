@@ -30,6 +30,7 @@ from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingStat
 from gleaner.actors.cluster.step_engines import Floats
 from gleaner.actors.cluster.step_model import Machines, Work, predict
 from gleaner.actors.cluster.step_statistics import StepStatistics, coming, learn, ready, with_machines
+from gleaner.actors.cluster.unseen_rounds import guessed_long, of_whole_steps
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.configs.schema import Prices, Seeding
 
@@ -92,18 +93,39 @@ class ModelPolicy:
             learnt=learnt,
         )
 
+    def first(
+        self, kinds: Mapping[str, KindState], newest: SeedingState, times: StepTimes
+    ) -> SeedingState | None:
+        """See `round_planner.KindPolicy`, `unseen_rounds`. Of a guess there is no predicted time."""
+        rounds, seen = times.rounds, times.seen
+        if rounds is None or seen is None or newest.learnt is None:
+            return None
+        known = of_whole_steps(rounds.ahead, kinds, newest.learnt, rounds)
+        learnt = known or guessed_long(rounds.ahead, kinds, newest.learnt, seen.limit)
+        planned = self._planned(learnt, times, newest.n_prem) if learnt is not None else None
+        if planned is None:
+            return None
+        return msgspec.structs.replace(
+            newest,
+            t_seed_s=planned.t_seed_s,
+            predicted_s=planned.predicted_s if known else 0.0,
+            stair_s=planned.stair_s,
+        )
+
     def period_prem(self, kinds: Mapping[str, KindState], times: StepTimes, n_prem: int) -> int | None:
         """See `round_planner.KindPolicy`: the number with the cheapest token over a period."""
         rounds, tables = times.rounds, dict[str, _Table]()
-        if rounds is None or rounds.done == "plain":
+        if rounds is None or rounds.done == rounds.ahead == "plain":
             return None  # the steps are whole, and their own plan has the number
         newest = kinds[rounds.done].learnt
         for kind in ("short", "long"):
-            learnt = kinds[kind].learnt if kind in kinds else None
-            if newest is not None and learnt is not None:
-                table = self._table(with_machines(learnt, newest), times)
-                if table is not None:
-                    tables[kind] = table
+            if newest is None:
+                break
+            known = kinds[kind].learnt if kind in kinds else None
+            learnt = with_machines(known, newest) if known else of_whole_steps(kind, kinds, newest, rounds)
+            table = self._table(learnt, times) if learnt is not None else None
+            if table is not None:
+                tables[kind] = table
         if len(tables) < 2:
             return None
         shorts = max(0.0, rounds.shorts)

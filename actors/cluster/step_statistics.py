@@ -72,6 +72,14 @@ def of_another_kind(learnt: StepStatistics) -> StepStatistics:
     return msgspec.structs.replace(learnt, lengths=[], log_mean=0.0, growth=0.0, trim=0.0)
 
 
+def of_lengths(learnt: StepStatistics, groups: list[list[int]], surplus: int) -> StepStatistics:
+    """The same engines and trainer, with these lengths."""
+    log_mean = math.log(max(_mean(groups), 1.0))
+    return msgspec.structs.replace(
+        learnt, lengths=[groups], log_mean=log_mean, growth=0.0, trim=0.0, surplus=surplus
+    )
+
+
 def with_machines(learnt: StepStatistics, newest: StepStatistics) -> StepStatistics:
     """These lengths, on the engines and the trainer as they were measured last."""
     return msgspec.structs.replace(

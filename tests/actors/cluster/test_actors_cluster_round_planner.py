@@ -106,7 +106,7 @@ def test_kinds_in_common_are_predicted_badly_and_take_longer() -> None:
     assert sum(end_s for _, end_s, _ in own) < sum(end_s for _, end_s, _ in common)
 
 
-def test_first_round_of_a_kind_keeps_the_window_and_promises_nothing() -> None:
+def test_first_round_of_a_kind_after_rounds_of_another_learns_from_itself_alone() -> None:
     policy = RoundPlanner(model())
     job = Job(policy, policy.initial(4))
     for number in range(4):
