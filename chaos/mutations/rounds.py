@@ -6,6 +6,7 @@ from gleaner.chaos.mutations.mutation import Mutation
 DRAWS = "gleaner.actors.training.round_draws"
 JOURNAL = "gleaner.actors.training.job_journal"
 RACE = "gleaner.actors.rollout.state.race"
+LENGTH_RACE = "gleaner.actors.rollout.state.length_race"
 EVENTS = "gleaner.actors.rollout.state.group_events"
 
 
@@ -110,6 +111,11 @@ ROUNDS: tuple[Mutation, ...] = (
             "        place += one.closed\n",
         ),
         ("races",),
+        Edit(
+            LENGTH_RACE,
+            "    first = order[: rule.wanted]\n",
+            "    first = order[places][: rule.wanted]\n",
+        ),
     ),
     _bug(
         "longer groups first",
@@ -120,5 +126,6 @@ ROUNDS: tuple[Mutation, ...] = (
             "_BY_KEY = lambda one: (-one.tokens, one.number)",
         ),
         ("races",),
+        Edit(LENGTH_RACE, "np.argsort(lengths.tokens[runs]", "np.argsort(-lengths.tokens[runs]"),
     ),
 )

@@ -16,6 +16,7 @@ from gleaner.actors.rollout.state.events import (
     SampleAgain,
 )
 from gleaner.actors.rollout.state.group_policy import SURPLUS, UNIFORM, Decision, Rule, Standing, decide
+from gleaner.actors.rollout.state.length_race import decide_lengths
 from gleaner.actors.rollout.state.race import Entrant, decide_race, keys_to_pass
 from gleaner.actors.rollout.state.race_keys import closing
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
@@ -201,9 +202,17 @@ def decision_of(batch: Batch, touched: Iterable[int] | None = None) -> Decision:
     if event.race == "tokens":
         count = _count(batch)
         batch.race.look(batch, count, touched)
+        batch.race.close(batch, count)
+        if not rule.drop_uniform:
+            surplus = {group for group, why in batch.fates.dropped.items() if why == SURPLUS}
+            dropped = batch.fates.dropped.keys() - surplus
+            decision, batch.race.to_pass = decide_lengths(
+                rule, batch.race.lengths(), batch.fates.kept, dropped, surplus
+            )
+            return decision
         entrants = []
         for group in range(len(batch.groups)):
-            tokens, closed = batch.race.of(batch, group, count)
+            tokens, closed = batch.race.of(group)
             entrants.append(Entrant(group, tokens, closed, _standing(batch, group, closed)))
         decision = decide_race(rule, entrants)
         batch.race.to_pass = keys_to_pass(rule, entrants, decision)

@@ -9,6 +9,9 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Protocol
 
+import numpy as np
+
+from gleaner.actors.rollout.state.length_race import Lengths
 from gleaner.actors.rollout.state.race import Racer, chosen, group_key
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState, lengths
 
@@ -34,8 +37,8 @@ class RaceKeys:
     """See the module; of one batch."""
 
     def __init__(self) -> None:
-        self._final: dict[int, int] = {}  # keys of closed groups
-        self._bounds: dict[int, int] = {}  # of the others, as they were read last
+        self._tokens: list[int] = []  # keys of closed groups, and bounds of the others as they were read last
+        self._open: set[int] = set()  # the others
         self.to_pass: list[int] | None = None
         """See `race.keys_to_pass`, of the last decision; None before the first."""
         self._stale = False  # responses got longer, and no bound was read
@@ -43,14 +46,15 @@ class RaceKeys:
     def look(self, batch: Racing, count: int, touched: Iterable[int] | None = None) -> bool:
         """Read the bounds of these groups anew; of all that are not closed where `touched` is None, or where
         `passed` left them out. Returns whether one of them met a key of `to_pass`."""
-        groups = range(len(batch.groups)) if touched is None or self._stale else touched
+        self._grow(batch)
+        groups = sorted(self._open) if touched is None or self._stale else touched
         self._stale = False
-        left = [group for group in groups if group not in self._final]
+        left = [group for group in groups if group in self._open]
         passed = self.to_pass is None
         for group, tokens in zip(left, _tokens(batch, left), strict=True):
-            before, now = self._bounds.get(group, 0), group_key(tokens, count)
+            before, now = self._tokens[group], group_key(tokens, count)
             if now != before:
-                self._bounds[group] = now
+                self._tokens[group] = now
                 passed = passed or self._between(before, now)
         return passed
 
@@ -65,15 +69,28 @@ class RaceKeys:
         low, high = sorted((before, now))
         return bisect_left(keys, low) < bisect_right(keys, high)
 
-    def of(self, batch: Racing, group: int, count: int) -> tuple[int, bool]:
+    def close(self, batch: Racing, count: int) -> None:
+        """Read the keys of the groups that were closed since the last call."""
+        self._grow(batch)
+        closed = [group for group in self._open if batch.closed(group)]
+        for group, tokens in zip(closed, _tokens(batch, closed), strict=True):
+            self._tokens[group] = group_key(tokens, count)
+        self._open.difference_update(closed)
+
+    def of(self, group: int) -> tuple[int, bool]:
         """The key of the group, and whether it is closed; a bound of the key if it is not."""
-        final = self._final.get(group)
-        if final is not None:
-            return final, True
-        if batch.closed(group):
-            key = self._final[group] = group_key(next(_tokens(batch, [group])), count)
-            return key, True
-        return self._bounds.get(group, 0), False
+        return self._tokens[group], group not in self._open
+
+    def lengths(self) -> Lengths:
+        """The same of all groups."""
+        closed = np.ones(len(self._tokens), dtype=np.bool_)
+        closed[list(self._open)] = False
+        return Lengths(np.array(self._tokens, dtype=np.int64), closed)
+
+    def _grow(self, batch: Racing) -> None:
+        added = range(len(self._tokens), len(batch.groups))
+        self._open.update(added)
+        self._tokens += [0] * len(added)
 
 
 def racers(batch: Racing, group: int) -> list[Racer]:

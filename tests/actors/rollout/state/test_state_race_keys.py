@@ -41,7 +41,7 @@ def test_look_passes_a_key_when_a_bound_meets_it(tokens: int, passes: bool) -> N
     keys.to_pass = [5]
     batch.grow(0, tokens)
     assert keys.passed(batch, 1) is passes
-    assert keys.of(batch, 0, 1) == (3 + tokens, False)
+    assert keys.of(0) == (3 + tokens, False)
 
 
 def test_bound_that_stood_at_a_key_passes_it_when_it_is_longer() -> None:
@@ -66,8 +66,9 @@ def test_bounds_left_out_without_a_key_to_pass_are_read_by_the_next_look() -> No
     keys.to_pass = []
     batch.grow(0, 9)
     assert not keys.passed(batch, 1)
-    assert keys.of(batch, 0, 1) == (0, False)
+    assert keys.of(0) == (0, False)
     keys.look(batch, 1, touched=[1])
-    assert keys.of(batch, 0, 1) == (9, False)
+    assert keys.of(0) == (9, False)
     batch.groups[0][0].state = RequestState.FINISHED
-    assert keys.of(batch, 0, 1) == (9, True)
+    keys.close(batch, 1)
+    assert keys.of(0) == (9, True)
