@@ -56,10 +56,36 @@ async def test_instance_is_gone_when_its_worker_ends(tmp_path: Path) -> None:
         await system.ask("rollout/manager", register, Registered)
         assert await listed(system) == ["s/engine"]
         system.kill("s/engine")
-        for _ in range(200):
-            if not await listed(system):
-                return
-            await asyncio.sleep(0.01)
+        await none_is_listed(system)
+
+
+async def test_instance_is_gone_when_its_worker_registered_before_the_end_of_its_predecessor_and_ends(
+    tmp_path: Path,
+) -> None:
+    async with (
+        TestSystem(tmp_path) as system,
+        TestSystem(tmp_path, node="old", join=system) as old,
+        TestSystem(tmp_path, node="new", join=system) as new,
+    ):
+        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        new.system.incarnations.at_least(1)
+        for host in (old, new):
+            worker = host.system.spawn("s/engine", Actor, register=False).address
+            register = RegisterInstance(
+                instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
+            )
+            await system.ask("rollout/manager", register, Registered)
+        new.kill("s/engine")
+        await none_is_listed(system)
+
+
+async def none_is_listed(system: TestSystem) -> None:
+    """Wait until the manager has no instance. Raises AssertionError after two seconds."""
+    for _ in range(200):
+        if not await listed(system):
+            return
+        await asyncio.sleep(0.01)
     raise AssertionError("expected the manager to drop the instance of a worker that ended")
 
 
