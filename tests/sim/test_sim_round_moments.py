@@ -3,6 +3,7 @@
 Each fault follows a message or a committed event, and each test requires that it fell into its moment.
 """
 
+import struct
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -15,8 +16,9 @@ from gleaner.actors.cluster.fleet import RESERVED
 from gleaner.actors.names import CONTROLLER, MANAGER
 from gleaner.actors.protocol.instances import Abort, Dispatch
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, StepEnded
-from gleaner.actors.rollout.state.events import Dispatched, GroupsDropped, GroupsKept
+from gleaner.actors.rollout.state.events import Dispatched, FrameLogged, GroupsDropped, GroupsKept
 from gleaner.actors.rollout.state.group_policy import SURPLUS
+from gleaner.actors.rollout.state.tickets import ABORTED
 from gleaner.actors.training.draw_events import RoundDrawn, RoundSettled
 from gleaner.actors.training.job_journal import StepFinished
 from gleaner.configs.load import load
@@ -25,9 +27,10 @@ from gleaner.rlctl.simulated_evidence import evidence
 from gleaner.sim.cluster import SimCluster
 from gleaner.sim.fault_injector import FaultInjector
 from gleaner.sim.message_hooks import ObservedMessage
-from gleaner.sim.models.job_model import JobModel
+from gleaner.sim.models.job_model import JobModel, Measured
 from gleaner.sim.models.lengths import LengthLaw
 from gleaner.sim.models.shapes import model_shape
+from gleaner.sim.models.training_cost import TrainingCost
 from gleaner.sim.outcome import Outcome
 from gleaner.sim.run_setup import HEAD, RunSetup
 from gleaner.supervisor import Message
@@ -36,7 +39,7 @@ from gleaner.supervisor.message import decode_body
 
 PROMPTS = 6
 EXACT = [
-    "job.steps=6",
+    "job.steps=5",
     "job.exact=true",
     "task.heldout_problems=4",
     f"rollout.prompts={PROMPTS}",
@@ -51,6 +54,19 @@ LENGTHS = LengthLaw(median=60.0, sigma=1.0, correlation=0.6)
 """So long that requests are aborted while they are decoded."""
 FIRST_STEP = 4
 """By then instances are there."""
+MODEL = JobModel(model_shape("quickstart"), LENGTHS)
+SLOW_MODEL = JobModel(
+    model_shape("quickstart"),
+    LengthLaw(median=120.0, sigma=1.6, correlation=0.6),
+    token_scale=2,
+    measured=Measured(
+        trainer=TrainingCost(
+            token_s=0.0, pair_s=0.0, micro_batch_s=0.05, step_s=2.0, copy_s=0.0, publish_s=0.0
+        )
+    ),
+)
+"""The longest responses of a short round outlast a restart of the manager and its next sweep, and the weights
+of the next step come later still: they end what an instance decodes as well."""
 
 
 @dataclass
@@ -61,9 +77,11 @@ class Rounds:
         event: a message, or a committed event.
         where: "journal"; "in" or "out" of a process, or "local", for a message. host: of process or journal.
         to: the receiver of the message.
-        kinds: of the rounds, by batch. kept: groups that count, by batch.
+        kinds: of the rounds, by batch. kept: groups that count, by batch. at_rest: those of the manager's
+            newest snapshot.
         requests: by instance and ticket. surplus: groups that the manager has dropped as such, by batch.
-        aborted: batches of which an abort of a surplus group was sent.
+        aborted: batches of which an abort of a surplus group was sent since the last one was dropped.
+        ended_early: requests of surplus groups that an abort has ended while their step was trained.
         trained, settled, finished: batches: the trainer has ended the step; its draws have returned; the step
             is on record.
     """
@@ -74,9 +92,11 @@ class Rounds:
     to: str = ""
     kinds: dict[str, str] = field(default_factory=dict)
     kept: Counter[str] = field(default_factory=Counter)
+    at_rest: Counter[str] = field(default_factory=Counter)
     requests: dict[tuple[str, int], str] = field(default_factory=dict)
     surplus: dict[str, set[int]] = field(default_factory=dict)
     aborted: set[str] = field(default_factory=set)
+    ended_early: set[str] = field(default_factory=set)
     trained: set[str] = field(default_factory=set)
     settled: set[str] = field(default_factory=set)
     finished: set[str] = field(default_factory=set)
@@ -93,6 +113,9 @@ class Rounds:
                 self.kept[event.batch] += len(event.groups)
             case GroupsDropped(why=why) if why == SURPLUS:
                 self.surplus.setdefault(event.batch, set()).update(event.groups)
+                self.aborted.discard(event.batch)
+            case FrameLogged():
+                self.ended_early.update(self._aborted_in(event))
             case RoundSettled():
                 self.settled.add(event.batch)
             case StepFinished():
@@ -101,12 +124,22 @@ class Rounds:
     def surplus_batch(self, instance: str, abort: Abort) -> str:
         """The batch whose surplus groups this abort ends at an instance; "" for another abort."""
         for ticket in abort.tickets:
-            if (request := self.requests.get((instance, ticket))) is None:
-                continue  # the record of its dispatch is in the disk's queue
-            batch, group, _ = request.split("/")
-            if int(group) in self.surplus.get(batch, ()):
+            request = self.requests.get((instance, ticket), "")  # "": its dispatch is in the disk's queue
+            if request and (batch := self._surplus_of(request)):
                 return batch
         return ""
+
+    def _surplus_of(self, request: str) -> str:
+        """The batch that has dropped the request's group as surplus; "" for none."""
+        batch, group, _ = request.split("/")
+        return batch if int(group) in self.surplus.get(batch, ()) else ""
+
+    def _aborted_in(self, frame: FrameLogged) -> list[str]:
+        """Requests of surplus groups whose end by an abort this frame reports before their step has ended."""
+        tickets = struct.unpack(f"<{len(frame.flags)}I", frame.tickets)
+        ended = [ticket for ticket, flags in zip(tickets, frame.flags, strict=True) if flags & ABORTED]
+        requests = [self.requests[frame.instance, ticket] for ticket in ended]
+        return [one for one in requests if (batch := self._surplus_of(one)) and batch not in self.trained]
 
 
 Look = Callable[[Rounds], str]
@@ -127,6 +160,8 @@ def watch(cluster: SimCluster, look: Callable[[Rounds], None]) -> Rounds:
             seen.aborted.add(seen.surplus_batch(one.to, one.message))
 
     def commit(write: Write) -> None:
+        if write.stream == MANAGER and write.is_snapshot:
+            seen.at_rest = seen.kept.copy()
         if write.stream not in (MANAGER, CONTROLLER) or write.is_snapshot:
             return
         for row in write.rows:
@@ -148,11 +183,12 @@ def one_group_before_the_end(seen: Rounds) -> str:
 
 
 def before_the_first_abort(seen: Rounds) -> str:
-    """The manager has dropped surplus groups, and is about to send the first abort of their requests."""
+    """The race of a short round is over, so nothing is decided any more: the manager has dropped the last
+    surplus groups, and is about to send the first abort of their requests."""
     if not isinstance(seen.event, Abort) or seen.where != "out":
         return ""
-    batches = [batch for batch in seen.surplus if batch not in seen.aborted | seen.settled]
-    return next((batch for batch in batches if seen.surplus_batch(seen.to, seen.event) == batch), "")
+    batch = seen.surplus_batch(seen.to, seen.event)
+    return batch if seen.kept[batch] == PROMPTS and batch not in seen.aborted | seen.trained else ""
 
 
 def fates_asked(seen: Rounds) -> str:
@@ -200,16 +236,14 @@ def strike_in(cluster: SimCluster, look: Look, process: str) -> tuple[Rounds, li
     return seen, struck
 
 
-def setup(seed: int) -> RunSetup:
-    return RunSetup(
-        load("quickstart", EXACT), seed=seed, job_model=JobModel(model_shape("quickstart"), LENGTHS)
-    )
+def setup(model: JobModel = MODEL, *settings: str) -> RunSetup:
+    return RunSetup(load("quickstart", [*EXACT, *settings]), seed=0, job_model=model)
 
 
 @cache
-def calm() -> Outcome:
+def calm(model: JobModel = MODEL) -> Outcome:
     """The undisturbed run."""
-    return ended(SimCluster(setup(0)))
+    return ended(SimCluster(setup(model)))
 
 
 def ended(cluster: SimCluster) -> Outcome:
@@ -219,27 +253,41 @@ def ended(cluster: SimCluster) -> Outcome:
     return outcome
 
 
-def equals_calm_run(outcome: Outcome) -> None:
+def equals_calm_run(outcome: Outcome, model: JobModel = MODEL) -> None:
     roots = {number: step.root for number, step in steps_of(outcome).items()}
-    assert roots == {number: step.root for number, step in steps_of(calm()).items()}
-    assert trained(outcome) == trained(calm())
+    assert roots == {number: step.root for number, step in steps_of(calm(model)).items()}
+    assert trained(outcome) == trained(calm(model))
 
 
 @pytest.mark.parametrize("process", ["rollout", "agent"])
 def test_race_is_the_same_when_manager_or_controller_dies_one_group_before_its_end(process: str) -> None:
-    cluster = SimCluster(setup(0))
-    seen, struck = strike_in(cluster, one_group_before_the_end, process)
+    cluster = SimCluster(setup(MODEL, "limits.journal_events=30"))  # a restart begins in the middle of a race
+    at_rest = dict[str, int]()
+
+    def noted(seen: Rounds) -> str:
+        if batch := one_group_before_the_end(seen):
+            at_rest[batch] = seen.at_rest[batch]
+        return batch
+
+    seen, struck = strike_in(cluster, noted, process)
     equals_calm_run(ended(cluster))
     assert len(struck) == 1
+    assert at_rest[struck[0]] > 0
     assert seen.kept[struck[0]] == PROMPTS
 
 
-def test_race_is_the_same_when_the_manager_dies_between_decision_and_aborts() -> None:
-    cluster = SimCluster(setup(0))
-    seen, struck = strike_in(cluster, before_the_first_abort, "rollout")
-    equals_calm_run(ended(cluster))
+def test_surplus_is_aborted_when_the_manager_dies_between_decision_and_aborts() -> None:
+    cluster = SimCluster(setup(SLOW_MODEL))
+    before = set[str]()
+
+    def noted(seen: Rounds) -> str:
+        before.update(seen.ended_early)
+        return before_the_first_abort(seen)
+
+    seen, struck = strike_in(cluster, noted, "rollout")
+    equals_calm_run(ended(cluster), SLOW_MODEL)
     assert len(struck) == 1
-    assert struck[0] in seen.surplus
+    assert {request.partition("/")[0] for request in seen.ended_early - before} >= set(struck)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +300,7 @@ def test_race_is_the_same_when_the_manager_dies_between_decision_and_aborts() ->
     ],
 )
 def test_draws_return_once_when_a_process_dies_behind_the_end_of_their_step(look: Look, process: str) -> None:
-    cluster = SimCluster(setup(0))
+    cluster = SimCluster(setup())
     then = dict[str, tuple[bool, bool]]()  # by batch: whether it was trained, and its draws had returned
 
     def noted(seen: Rounds) -> str:
@@ -268,7 +316,7 @@ def test_draws_return_once_when_a_process_dies_behind_the_end_of_their_step(look
 
 
 def test_long_round_goes_on_at_the_reserved_host_when_all_instances_are_gone() -> None:
-    cluster = SimCluster(setup(0))
+    cluster = SimCluster(setup())
     faults, lost, struck = FaultInjector(cluster), list[str](), list[str]()
     served = Counter[str]()  # requests that got to instances of the struck round, by host, after the strike
 
