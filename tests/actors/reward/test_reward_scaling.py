@@ -187,6 +187,19 @@ async def test_planner_lets_items_queue_that_the_limit_of_their_stage_ends_in_ti
         assert plan.workers == [4]
 
 
+def figures(system: TestSystem, name: str) -> dict[str, str | int | float]:
+    """The figures that an actor reports of itself; none while it does not live."""
+    cell = system.system.cell(name)
+    return {} if cell is None or cell.actor is None else cell.actor.summary()
+
+
+async def until(holds: Callable[[], bool]) -> None:
+    """Wait until that holds. Raises TimeoutError after 20 seconds."""
+    async with asyncio.timeout(20.0):
+        while not holds():
+            await asyncio.sleep(0.02)
+
+
 @pytest.fixture
 async def hosts(tmp_path: Path) -> AsyncIterator[tuple[TestSystem, TestSystem]]:
     async with TestSystem(tmp_path) as near, TestSystem(tmp_path, node="far", join=near) as far:
@@ -211,15 +224,6 @@ async def test_hosts_get_the_planned_workers_before_the_first_item(
     near.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
     near.spawn(PROXY, lambda: RewardProxy(settings, "", own.start, WorkerSpec()))
     far.spawn(HOST, lambda: RewardHost(StagePools(limits, WorkerSpec(), other.start)))
-
-    def figures(system: TestSystem, name: str) -> dict[str, str | int | float]:
-        cell = system.system.cell(name)
-        return {} if cell is None or cell.actor is None else cell.actor.summary()
-
-    async def until(holds: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20.0):
-            while not holds():
-                await asyncio.sleep(0.02)
 
     await until(lambda: figures(far, HOST).get("workers") == 4)
     await near.tell(PROXY, RewardHint(batch="step-1", items=2))
@@ -252,15 +256,6 @@ async def test_workers_of_an_announced_batch_end_when_nothing_of_it_comes_in_tim
         def start() -> None:
             system.spawn(PROXY, lambda: RewardProxy(settings, "", workers.start, WorkerSpec()))
 
-        def figures() -> dict[str, str | int | float]:
-            cell = system.system.cell(PROXY)
-            return {} if cell is None or cell.actor is None else cell.actor.summary()
-
-        async def until(holds: Callable[[], bool]) -> None:
-            async with asyncio.timeout(20.0):
-                while not holds():
-                    await asyncio.sleep(0.02)
-
         async def active() -> dict[str, int]:
             """Items expected of each batch."""
             state = await system.ask(PROXY, RewardStatus(), RewardState, deadline_s=20.0)
@@ -274,14 +269,16 @@ async def test_workers_of_an_announced_batch_end_when_nothing_of_it_comes_in_tim
         system.spawn(PLANNER, lambda: RewardPlanner("distrs", 5.0))
         start()
         await system.tell(PROXY, RewardHint(batch="step-1", items=4, kind="short"))
-        await until(lambda: figures().get("planned_score") == 4)
-        await until(lambda: figures().get("hints_expired") == 1)
-        await until(lambda: (figures()["planned_score"], figures()["workers"]) == (0, 1))
+        await until(lambda: figures(system, PROXY).get("planned_score") == 4)
+        await until(lambda: figures(system, PROXY).get("hints_expired") == 1)
+        await until(
+            lambda: (figures(system, PROXY)["planned_score"], figures(system, PROXY)["workers"]) == (0, 1)
+        )
         message = Score(request="r", split="train", index=1, tokens=b"", batch="step-1")
         assert (await system.ask(PROXY, message, Verdict, deadline_s=20.0)).score == 1
-        await until(lambda: figures()["planned_score"] == 3)
+        await until(lambda: figures(system, PROXY)["planned_score"] == 3)
         await restart()
         assert await active() == {"step-1": 4}
-        await until(lambda: figures().get("hints_expired") == 1)
+        await until(lambda: figures(system, PROXY).get("hints_expired") == 1)
         await restart()
         assert await active() == {}
