@@ -7,11 +7,9 @@ could queue, and every batch would pay workers for a rare program, which delays 
 Services and judges have time on the clock.
 """
 
+from gleaner.actors.reward.verifiers import compiled_times
 from gleaner.actors.reward.verifiers.registry import CODE, HTTP, JUDGE, PYTHON, is_compiled, name_of
 from gleaner.configs.schema import Reward, Task
-
-COMPILE_S = 10.0
-"""Of a task that gives no `compile_s`, as in `CompiledParams`."""
 
 
 def own_s(task: Task, reward: Reward) -> float:
@@ -24,23 +22,24 @@ def own_s(task: Task, reward: Reward) -> float:
     }
     if name == CODE and is_compiled(task.params):
         return compile_s(task) + run_s(task, reward)
-    return _param_s(task, "deadline_s", sections.get(name, reward.deadline_s))
+    return _param_s(task, "deadline_s") or sections.get(name, reward.deadline_s)
 
 
 def compile_s(task: Task) -> float:
     """The compilation of a program."""
-    return _param_s(task, "compile_s", COMPILE_S)
+    return _param_s(task, "compile_s") or compiled_times.COMPILE_S
 
 
 def run_s(task: Task, reward: Reward) -> float:
-    """A program that was compiled: what the compilation leaves of `reward.deadline_s`, or the task's own."""
-    left_s = reward.deadline_s - compile_s(task)
-    return _param_s(task, "deadline_s", left_s if left_s > 0 else reward.deadline_s)
+    """A program that was compiled; all of `reward.deadline_s` where the compilation leaves none of it."""
+    found_s = compiled_times.run_s(reward.deadline_s, compile_s(task), _param_s(task, "deadline_s"))
+    return found_s if found_s > 0 else reward.deadline_s
 
 
-def _param_s(task: Task, name: str, default_s: float) -> float:
-    """A time among the verifier's parameters. One that is no time is refused where the verifier is made."""
-    given = task.params.get(name, default_s)
+def _param_s(task: Task, name: str) -> float | None:
+    """A time among the verifier's parameters; None without one. What is no time, or not above 0, counts as
+    none here: it is refused where the verifier is made."""
+    given = task.params.get(name)
     if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < float("inf"):
-        return default_s
+        return None
     return float(given)

@@ -15,7 +15,7 @@ from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.sandbox import gpus
 from gleaner.actors.reward.sandbox.port import Limits
 from gleaner.actors.reward.verdicts import Judgement
-from gleaner.actors.reward.verifiers import compilers, params
+from gleaner.actors.reward.verifiers import compiled_times, compilers, params
 from gleaner.actors.reward.verifiers.cases import BadTests
 from gleaner.actors.reward.verifiers.compiled_programs import (
     INSIDE,
@@ -57,7 +57,7 @@ class CompiledParams(ProgramParams, frozen=True, forbid_unknown_fields=True, kw_
     run: _Words = msgspec.field(default_factory=lambda: [OUTPUT])
     source: Annotated[str, msgspec.Meta(pattern=r"^([A-Za-z0-9_][A-Za-z0-9_.-]{0,63})?\Z")] = ""
     reads: list[str] = []
-    compile_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
+    compile_s: Annotated[float, msgspec.Meta(gt=0)] = compiled_times.COMPILE_S
     compile_mb: Annotated[int, msgspec.Meta(ge=64, le=2**16)] = 1024
     output_mb: Annotated[int, msgspec.Meta(ge=1, le=MAX_OUTPUT_MB)] = 16
     gpu: bool = False
@@ -109,7 +109,7 @@ class CompiledCodeVerifier(Sandboxed):
                 f"{spec.deadline_s:g} s that workers have: set reward.deadline_s to "
                 f"{compile_s + (own_s or 2.0):g} or more"
             )
-        return own_s if own_s is not None else spec.deadline_s - compile_s
+        return compiled_times.run_s(spec.deadline_s, compile_s, own_s)
 
     def _running(self) -> Limits:
         own = Limits(

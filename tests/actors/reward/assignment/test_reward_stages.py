@@ -5,7 +5,6 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from gleaner.actors.reward import stage_timeouts
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.carried import MAX_BYTES, BadCarried, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseTimes
@@ -17,7 +16,6 @@ from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.stage_pools import StageLimits
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE, Pipelines, pipeline_of
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, Judgement
-from gleaner.actors.reward.verifiers.compiled_code import CompiledParams
 from gleaner.configs.load import ConfigError, from_tree
 
 THREE = (COMPILE, RUN, JUDGE)
@@ -125,10 +123,6 @@ def test_plans_have_the_deadline_of_a_shared_service_for_a_call() -> None:
     config = from_tree({"reward": {"share": {"with": "http://h:1", "deadline_s": 30.0}}}, "test")
     (stage,) = Pipelines(config.task, config.reward).stages
     assert (stage.name, stage.timeout_s) == (SCORE, 30.0)
-
-
-def test_default_time_of_a_compilation_is_the_verifiers() -> None:
-    assert CompiledParams(language="cpp").compile_s == stage_timeouts.COMPILE_S
 
 
 async def test_item_passes_its_stages_and_has_one_verdict() -> None:
