@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import sys
 from collections.abc import Awaitable, Callable
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from gleaner.rlctl.commands import reward_state
-from gleaner.rlctl.commands.terminal import Subparsers, add_command, console, print_json, run_async
-from gleaner.rlctl.errors import OK, CommandError, usage
+from gleaner.rlctl.commands.polls import add_polls, check_interval, is_set_within, print_poll
+from gleaner.rlctl.commands.terminal import Subparsers, add_command, console, run_async
+from gleaner.rlctl.errors import OK, CommandError
 
 if TYPE_CHECKING:
-    from rich.console import Group
+    from rich.console import Console, Group
 
     from gleaner.actors.protocol.reward import RewardState
 
@@ -35,25 +34,19 @@ _EXAMPLES = """\
   rlctl reward top --url http://127.0.0.1:8900
   rlctl reward top --json | jq '.stages[] | {name, queued}'"""
 
-MIN_INTERVAL_S = 0.1
-
 
 def add(kinds: Subparsers) -> None:
     """Declare the command."""
     parser = add_command(
         kinds, "top", top, help="show the same live", description=_DESCRIPTION, examples=_EXAMPLES
     )
-    parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between two polls (default: 1)"
-    )
-    parser.add_argument("--once", action="store_true", help="print one poll and end")
+    add_polls(parser)
     reward_state.add_place(parser)
 
 
 def top(args: argparse.Namespace) -> int:
     """Run the command."""
-    if not args.interval >= MIN_INTERVAL_S:
-        raise usage(f"--interval {args.interval:g}: expected {MIN_INTERVAL_S:g} or more")
+    check_interval(args)
 
     async def look() -> None:
         async with reward_state.asking(args) as poll:
@@ -68,19 +61,11 @@ def top(args: argparse.Namespace) -> int:
 
 
 async def _plain(poll: Poll, state: RewardState, args: argparse.Namespace) -> None:
-    out = console()
-    while True:
-        if args.once and args.json:
-            print_json(state)
-        elif args.json:
-            import msgspec
+    def show(out: Console) -> None:
+        out.print(reward_state.tables(state, out.width))
 
-            sys.stdout.write(msgspec.json.encode(state).decode() + "\n")
-        else:
-            if not args.once:
-                out.print(datetime.now().strftime("%H:%M:%S"), highlight=False)
-            out.print(reward_state.tables(state, out.width))
-        sys.stdout.flush()
+    while True:
+        print_poll(args, state, show)
         if args.once:
             return
         state = await _next(poll, args.interval)
@@ -114,8 +99,7 @@ async def _live(poll: Poll, state: RewardState, interval_s: float) -> None:
     with typed_keys(pressed), Live(shown(), console=out, screen=True, auto_refresh=False) as live:
         while not left.is_set():
             live.update(shown(), refresh=True)
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(left.wait(), interval_s)
+            if await is_set_within(left, interval_s):
                 return
             try:
                 state, problem = await poll(), ""

@@ -2,17 +2,17 @@
 
 import argparse
 import asyncio
-import contextlib
 import sys
 from dataclasses import dataclass
-from datetime import datetime
 
 import msgspec
+from rich.console import Console
 from rich.live import Live
 
 from gleaner.nodeagent.cluster_view import Processes
 from gleaner.rlctl.board import KEYS, SORTS, Board, Meter, render
 from gleaner.rlctl.client import Cluster
+from gleaner.rlctl.commands.polls import add_polls, check_interval, is_set_within, print_poll
 from gleaner.rlctl.commands.terminal import (
     Subparsers,
     add_cluster,
@@ -22,11 +22,10 @@ from gleaner.rlctl.commands.terminal import (
     chosen_cluster,
     console,
     deadline,
-    print_json,
     run_async,
 )
 from gleaner.rlctl.commands.terminal_keys import typed_keys
-from gleaner.rlctl.errors import OK, usage
+from gleaner.rlctl.errors import OK
 from gleaner.supervisor import AskFailed
 
 _DESCRIPTION = """\
@@ -45,7 +44,6 @@ _EXAMPLES = """\
   rlctl top --json --once
   rlctl top --head tcp://10.0.0.1:7700 --head-key head.public --keys keys/laptop"""
 
-MIN_INTERVAL_S = 0.1
 ONCE_S = 1.0  # at most, between the two polls of --once
 
 
@@ -55,10 +53,7 @@ def add(commands: Subparsers) -> None:
     parser.add_argument(
         "--sort", choices=list(SORTS), default="rate", help="order of the actors (default: rate)"
     )
-    parser.add_argument(
-        "--interval", type=float, default=1.0, metavar="S", help="seconds between two polls (default: 1)"
-    )
-    parser.add_argument("--once", action="store_true", help="print one poll and end")
+    add_polls(parser)
     add_cluster(parser)
     add_deadline(parser)
     add_json(parser)
@@ -66,8 +61,7 @@ def add(commands: Subparsers) -> None:
 
 def top(args: argparse.Namespace) -> int:
     """Run the command."""
-    if not args.interval >= MIN_INTERVAL_S:
-        raise usage(f"--interval {args.interval:g}: expected {MIN_INTERVAL_S:g} or more")
+    check_interval(args)
 
     async def look() -> None:
         async with chosen_cluster(args) as cluster:
@@ -101,19 +95,11 @@ async def _board(cluster: Cluster, meter: Meter, deadline_s: float) -> Board:
 
 
 def _print(board: Board, args: argparse.Namespace) -> None:
-    if args.json:
-        plain = as_json(board)
-        if args.once:
-            print_json(plain)
-        else:
-            sys.stdout.write(msgspec.json.encode(plain).decode() + "\n")
-    else:
-        out = console()
-        if not args.once:
-            out.print(datetime.now().strftime("%H:%M:%S"))
+    def show(out: Console) -> None:
         out.print(render(board, args.sort, out.width))
         out.print()
-    sys.stdout.flush()
+
+    print_poll(args, as_json(board), show)
 
 
 def as_json(board: Board) -> dict[str, object]:
@@ -144,9 +130,8 @@ async def _live(cluster: Cluster, args: argparse.Namespace) -> None:
         while not view.over:
             live.update(render(board, view.sort, out.width, out.height), refresh=True)
             wake.clear()
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(wake.wait(), args.interval)
-                continue  # a key was pressed: the same poll, sorted anew
+            if await is_set_within(wake, args.interval):
+                continue  # the same poll, sorted anew
             try:
                 board = await _board(cluster, meter, deadline(args))
             except AskFailed:  # the head does not answer: only the last known processes are left
