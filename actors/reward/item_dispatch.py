@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Protocol
 
+from gleaner.actors.reward.assignment.announced_items import AnnouncedItems
 from gleaner.actors.reward.assignment.batches import RewardBatch, RewardBatches
 from gleaner.actors.reward.assignment.hosts import ScoringHosts
 from gleaner.actors.reward.assignment.jobs import JobLimits, RewardJobs
@@ -82,7 +83,7 @@ class ItemDispatch:
         """Called with each item that got its first verdict from a worker, when there is a request for it."""
         self.on_passed: Callable[[RewardItem], None] = _passed
         """Called with each item that has passed a stage."""
-        self._held: dict[str, tuple[str, str]] = {}  # host, stage of items announced, and not requested yet
+        self._announced = AnnouncedItems(self.stages)
         self.passed = PassedStages()
         self._collects = False  # in `together`
 
@@ -109,9 +110,8 @@ class ItemDispatch:
         self.items.add(item)
         self._done[item.id] = done
         self.batches.arrived(item.batch, item.arrival_s, item.job)
-        holder, stage = self._held.pop(item.id, ("", ""))
-        if self.hosts.get(holder) is not None:
-            self._runs_already(item, holder, stage)
+        if (announced := self._announced.drop(item.id)) is not None:
+            self._runs_already(item, announced.host, announced.stage)
         self.fill()
         return done
 
@@ -147,7 +147,8 @@ class ItemDispatch:
     ) -> None:
         """A host's workers are there. running: the attempts of what it has, also from an earlier life of this
         service; stages: those of them that are not in the first. Other items that it was given did not reach
-        it, and wait again. What has ended here, or runs elsewhere by now, is cancelled there."""
+        it, and wait again. What has ended here, or runs elsewhere by now, is cancelled there; of an item that
+        two hosts have before it is requested, the attempt that is not kept is."""
         running, stages = running or {}, stages or {}
         self.hosts.join(name, workers)
         self._links[name] = link
@@ -156,19 +157,20 @@ class ItemDispatch:
             if running.get(given.id, -1) < given.attempts:
                 self._release(given, name)
                 self.items.back(given)
-        needless: dict[str, int] = {}
+        needless: dict[str, dict[str, int]] = {}  # attempts by host and item
         for item_id, attempt in running.items():
             item, stage = self.items.get(item_id), stages.get(item_id, "")
-            if item is None and self.items.given.ended(item_id):
-                needless[item_id] = attempt
+            if item is None and (self.items.given.ended(item_id) or self.verdicts.has(item_id)):
+                needless.setdefault(name, {})[item_id] = attempt
             elif item is None:
-                self._held[item_id] = name, stage
+                if (other := self._announced.add(item_id, name, attempt, stage)) is not None:
+                    needless.setdefault(other.host, {})[item_id] = other.attempt
             elif not item.host and attempt >= item.attempts:
                 self._runs_already(item, name, stage)
             elif item.host != name:  # it was given to another one, or again, while this one was away
-                needless[item_id] = attempt
-        if needless:
-            link.cancel(list(needless), needless)
+                needless.setdefault(name, {})[item_id] = attempt
+        for host, attempts in needless.items():
+            self._links[host].cancel(list(attempts), attempts)
         self.fill()
 
     def leave(self, name: str) -> int:
@@ -176,7 +178,7 @@ class ItemDispatch:
         self.hosts.leave(name)
         self._links.pop(name, None)
         self.items.given.left(name)
-        self._held = {item: held for item, held in self._held.items() if held[0] != name}
+        self._announced.left(name)
         lost = self.items.running_on(name)
         for item in lost:
             if not item.open:  # its job is sick since the loss of an item before it
@@ -238,7 +240,7 @@ class ItemDispatch:
     ) -> None:
         item = self.items.get(item_id)
         if item is None and not self.verdicts.has(item_id):  # its request comes later: this service is new
-            self._held.pop(item_id, None)
+            self._end_announced(host, item_id, stage, verdict)
             if verdict.status not in NO_SCORE and stage in self.stages:
                 self.hosts.took(stage, took_s)
             if verdict.status == PASSED:
@@ -280,6 +282,19 @@ class ItemDispatch:
             if verdict.status == LOST:
                 self._lost(item.job, verdict.detail)
         self.fill()
+
+    def _end_announced(self, host: str, item_id: str, stage: str, verdict: Verdict) -> None:
+        """A result of an item that is not requested yet: a host that has it, and gets no further, ends it."""
+        kept = self._announced.get(item_id)
+        if kept is None:
+            return
+        if kept.host != host:
+            if verdict.status in NO_SCORE:
+                return
+            if verdict.status == PASSED and self._announced.is_beyond(kept, stage):
+                return
+            self._links[kept.host].cancel([item_id], {item_id: kept.attempt})
+        self._announced.drop(item_id)
 
     @contextmanager
     def together(self) -> Iterator[None]:

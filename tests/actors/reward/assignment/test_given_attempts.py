@@ -96,7 +96,7 @@ async def test_late_result_of_an_earlier_attempt_counts_where_its_host_had_it() 
 
 
 async def test_both_hosts_that_announce_an_item_after_a_restart_can_settle_it() -> None:
-    """The one that announced it last has it; the other one scores it first."""
+    """The one with the higher attempt keeps it; the other one scores it before it is cancelled."""
     dispatch = ItemDispatch(["score"], 100, 2)
     dispatch.join("first", {"score": 1}, Link(), running={"a": 4})
     dispatch.join("second", {"score": 1}, Link(), running={"a": 6})
