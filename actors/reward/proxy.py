@@ -148,8 +148,8 @@ class RewardProxy(Actor):
             )
         self._problems = ServedProblems(self.ctx, self._pools.first, limits.verdict_s, limits.problem_s)
         self._programs = ServedPrograms(self.ctx, self._pools.first, limits.attempts)
-        dispatch.on_verdict = self._record
-        dispatch.on_passed = self._record_passed
+        dispatch.settlement.on_verdict = self._record
+        dispatch.settlement.on_passed = self._record_passed
         self._blobs = BlobTransfer(self.ctx, self._pools.blobs)
         self._pools.start(self.ctx.wait)
         self.ctx.at_end(self._pools.close)

@@ -4,6 +4,7 @@ from gleaner.chaos.mutate import Edit
 from gleaner.chaos.mutations.mutation import Mutation
 
 DISPATCH = "gleaner.actors.reward.item_dispatch"
+SETTLEMENT = "gleaner.actors.reward.settlement"
 HOSTS = "gleaner.actors.reward.assignment.hosts"
 SERVICE = "gleaner.actors.reward_service.service"
 PASSED = "gleaner.actors.reward.assignment.passed_stages"
@@ -107,8 +108,8 @@ REWARDS: tuple[Mutation, ...] = (
         "what a lost host made is never made again",
         "an item whose program is gone with its host is compiled again",
         Edit(
-            DISPATCH,
-            "        self._release(item, host)\n        self.passed.drop(item.id)\n",
+            SETTLEMENT,
+            "        self._hosts.release(host, item.stage)\n        self.passed.drop(item.id)\n",
             "        return\n",
         ),
         ("verdict age", "recovery time", "I8"),

@@ -22,7 +22,7 @@ def literals(file: str) -> set[str]:
 def test_figures_of_proxy_and_planner_are_in_the_page() -> None:
     names = {
         name
-        for file in ("proxy.py", "planner.py", "learnt_limits.py", "item_dispatch.py")
+        for file in ("proxy.py", "planner.py", "learnt_limits.py", "item_dispatch.py", "settlement.py")
         for name in literals(file)
     }
     assert {"workers_lost", "foreign_results", "plans_at_the_most", "anchors"} <= names

@@ -48,6 +48,10 @@ class ScoringHost:
             return 0
         return max(0, self.workers.get(stage, 0) * ahead - self.has.get(stage, 0))
 
+    def gets(self, stage: str) -> None:
+        """It has one more item of this stage."""
+        self.has[stage] = self.has.get(stage, 0) + 1
+
     def load(self, stage: str) -> float:
         """Items for each of its workers."""
         return self.has.get(stage, 0) / max(self.workers[stage], 1)
@@ -81,6 +85,15 @@ class ScoringHosts:
     def leave(self, name: str) -> None:
         """It is gone."""
         self._hosts.pop(name, None)
+
+    def gets(self, name: str, stage: str) -> None:
+        """A host, which is there, has one more item of a stage."""
+        self._hosts[name].gets(stage)
+
+    def release(self, name: str, stage: str) -> None:
+        """A host has one item fewer of a stage; nothing changes if it is gone."""
+        if (host := self._hosts.get(name)) is not None:
+            host.has[stage] = max(0, host.has.get(stage, 0) - 1)
 
     def workers(self, stage: str) -> int:
         """Workers of a stage on all hosts that may get items."""

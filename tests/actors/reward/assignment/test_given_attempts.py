@@ -131,7 +131,9 @@ async def test_result_before_its_request_counts_only_where_it_was_announced() ->
 async def test_result_before_its_request_is_recorded_once_when_the_request_arrives() -> None:
     """With the time that it took: the service keeps long ones over its next restart."""
     dispatch, recorded = ItemDispatch(["score"], 100, 2), list[tuple[str, str, float, float | None]]()
-    dispatch.on_verdict = lambda it, verdict: recorded.append((it.id, it.batch, it.took_s, verdict.score))
+    dispatch.settlement.on_verdict = lambda it, verdict: recorded.append(
+        (it.id, it.batch, it.took_s, verdict.score)
+    )
     dispatch.join("h", {"score": 1}, Link(), running={"a": 3})
     assert dispatch.result("h", "a", "score", TRUE, 1.5, attempt=3)
     assert recorded == []

@@ -8,11 +8,12 @@ import pytest
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.carried import MAX_BYTES, BadCarried, Carried, packed, unpacked
 from gleaner.actors.reward.case_limits import CaseTimes
-from gleaner.actors.reward.item_dispatch import MOST_LOSSES, ItemDispatch
+from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.proxy import RewardProxy
 from gleaner.actors.reward.scoring import ScoringWorker
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.settings import RewardSettings
+from gleaner.actors.reward.settlement import MOST_LOSSES
 from gleaner.actors.reward.stage_pools import StageLimits
 from gleaner.actors.reward.stages import COMPILE, JUDGE, RUN, SCORE, Pipelines, pipeline_of
 from gleaner.actors.reward.verdicts import BLOB_LOST, LOST, OK, PASSED, Judgement

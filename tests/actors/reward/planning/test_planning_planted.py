@@ -66,7 +66,7 @@ PLANTED = (
     Planted(
         "sick job goes on",
         Edit(
-            "gleaner.actors.reward.item_dispatch",
+            "gleaner.actors.reward.settlement",
             "            if verdict.status == LOST:\n                self._lost(",
             "            if False:\n                self._lost(",
         ),
