@@ -9,12 +9,13 @@ than the events do.
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Awaitable
 from typing import TypeAlias
 
 import numpy as np
 
-from gleaner.actors.reward.assignment.batches import RewardBatches
+from gleaner.actors.reward.assignment.batches import RewardBatches, job_of
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.assignment.passed_stages import PassedStages, StagePassed
 from gleaner.actors.reward.planning.forecast import BatchHistory
@@ -189,11 +190,13 @@ class RewardJournal:
             del self._open[next(iter(self._open))]
 
     def _announce(self, event: BatchAnnounced) -> None:
-        """Of as many batches as are kept: the end of a batch may never be reported."""
+        """Of as many batches as are kept, since the end of a batch may never be reported: beyond that the
+        oldest of the job with the most goes, as in `RewardBatches`."""
         self._announced.pop(event.batch, None)
         self._announced[event.batch] = event
         while len(self._announced) > MOST_BATCHES:
-            del self._announced[next(iter(self._announced))]
+            ((most, _),) = Counter(map(job_of, self._announced)).most_common(1)
+            del self._announced[next(batch for batch in self._announced if job_of(batch) == most)]
 
     def _given(self, event: VerdictGiven) -> None:
         self._keep(event)

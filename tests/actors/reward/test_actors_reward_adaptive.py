@@ -258,3 +258,16 @@ async def test_journal_of_announced_batches_is_bounded_when_none_ends() -> None:
         kept.batch_announced(f"step-{number}", 1)
         await asyncio.sleep(0)
     assert len(kept._state().announced) == MOST_BATCHES
+
+
+async def test_journal_keeps_the_announced_batch_of_a_job_beside_one_with_many() -> None:
+    rest = VerdictCache(), RewardBatches(), PassedStages(), logging.LoggerAdapter(logging.getLogger())
+    kept = RewardJournal(Journal(MemoryJournal(), "reward/proxy", 1), None, *rest)
+    await kept.replay(0.0)
+    kept.batch_announced("few/step-1", 1)
+    for number in range(2 * MOST_BATCHES):
+        kept.batch_announced(f"many/step-{number}", 1)
+        await asyncio.sleep(0)
+    names = [one.batch for one in kept._state().announced]
+    assert (names[0], names[-1]) == ("few/step-1", f"many/step-{2 * MOST_BATCHES - 1}")
+    assert len(names) == MOST_BATCHES
