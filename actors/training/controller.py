@@ -79,7 +79,9 @@ class RLController(Actor):
                 self._recorder.resume(up, self.ctx.now())
         else:
             self._recorder.begin(self._job.run_id, self._config, up, self.ctx.now())
-            await self.ctx.journal.append(BeganIn(boot=up.boot))
+            began = BeganIn(boot=up.boot)
+            await self.ctx.journal.append(began)
+            self._standing.apply(began)
         self._first = FirstInstance(self._config.fleet, served=self._recorder.served)
         self._settled = asyncio.Event()  # set once there is a first instance, or it is late
         self._durability = Durability(self.ctx, self._retrying_ask, self._standing)

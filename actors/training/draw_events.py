@@ -7,6 +7,7 @@ Owns the shapes, and the port of the order that they change: `problem_order` of 
 from collections.abc import Collection, Mapping
 from typing import Protocol
 
+from gleaner.actors.training.draw_snapshots import DrawSnapshot
 from gleaner.actors.training.rounds import Shape
 from gleaner.supervisor import Message
 
@@ -109,3 +110,9 @@ class DrawOrder(Protocol):
 
     def finished(self, step: int) -> None:
         """The step is on record."""
+
+    def snapshot(self) -> DrawSnapshot:
+        """The order now, in place of all events so far."""
+
+    def restore(self, snapshot: DrawSnapshot) -> None:
+        """Have the order of the snapshot, in an order of which nothing was drawn. Raises OtherDraws."""

@@ -65,8 +65,9 @@ class Evaluation:
         found = [score for score in scores.values() if score is not None]
         tasks = rewards_by_task(self._config, scores)
         self._recorder.evaluation(when, trainer.step, found, tasks, self._ctx.now())
-        await self._ctx.journal.append(EvalDone(when=name))
-        self._standing.evals.add(name)
+        done = EvalDone(when=name)
+        await self._ctx.journal.append(done)
+        self._standing.apply(done)
         await self._retrying_ask.ask(MANAGER, ReleaseBatch(batch=batch), Done)
         return True
 

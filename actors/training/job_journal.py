@@ -1,6 +1,7 @@
 """`JobProgress`: progress of a job, and the events that the controller journals.
 
-Owns the events and their replay.
+Owns the events, the snapshot that stands for them, and their replay. No snapshot stands for `JobOver`: a node
+agent looks for that event, to find out which journals may be deleted.
 """
 
 from collections.abc import AsyncIterator
@@ -15,6 +16,7 @@ from gleaner.actors.training.draw_events import (
     RoundRedrawn,
     RoundSettled,
 )
+from gleaner.actors.training.draw_snapshots import DrawSnapshot
 from gleaner.supervisor import Message
 
 
@@ -40,34 +42,94 @@ class StepFinished(Message, frozen=True):
     step: int
 
 
+class JobSnapshot(Message, frozen=True):
+    """Journaled in place of all events so far. recorded: the steps on record, as the first and the last of
+    each run of consecutive ones; there is one run, because steps are recorded in turn. evals: the finished
+    evaluations that matter yet. boot: the life of the head in which the job goes on. draws: which problems
+    are drawn."""
+
+    recorded: tuple[tuple[int, int], ...]
+    evals: tuple[str, ...]
+    boot: int | None
+    draws: DrawSnapshot
+
+    def steps(self) -> list[int]:
+        """The steps on record, in the order of their records."""
+        return [step for first, last in self.recorded for step in range(first, last + 1)]
+
+
 @dataclass(slots=True)
 class JobProgress:
-    """Progress of the job: the last step on record, the finished evaluations, the life of the head in which
-    it began (None: in none yet), whether it is over, and the problems drawn."""
+    """Progress of the job.
+
+    Attributes:
+        draws: the problems drawn.
+        recorded: see `JobSnapshot`.
+        evals: finished evaluations that matter yet: the first, the last, and that of the last step on
+            record.
+        boot: the life of the head in which the job goes on; None: in none yet.
+        over: whether the job is over.
+        events: in the journal since its newest snapshot.
+    """
 
     draws: DrawOrder
-    finished: int = 0
+    recorded: list[tuple[int, int]] = field(default_factory=list)
     evals: set[str] = field(default_factory=set)
     boot: int | None = None
     over: bool = False
+    events: int = 0
+
+    @property
+    def finished(self) -> int:
+        """The last step on record."""
+        return self.recorded[-1][1] if self.recorded else 0
+
+    def apply(self, event: Message) -> None:
+        """Change by one event of the journal, or by a snapshot before all others. Raises OtherDraws."""
+        self.events += 1
+        match event:
+            case JobSnapshot():
+                self._restore(event)
+            case BeganIn():
+                self.boot = event.boot
+            case StepFinished():
+                self._step_finished(event.step)
+            case Drawn() | Redrawn() | Returned() | RoundDrawn() | RoundRedrawn() | RoundSettled():
+                self.draws.apply(event)
+            case EvalDone():
+                self.evals.add(event.when)
+            case JobOver():
+                self.over = True
+            case _:
+                pass
+
+    def snapshot(self) -> JobSnapshot:
+        """The progress of a job that is not over, in place of all events so far."""
+        return JobSnapshot(
+            recorded=tuple(self.recorded),
+            evals=tuple(sorted(self.evals)),
+            boot=self.boot,
+            draws=self.draws.snapshot(),
+        )
+
+    def _step_finished(self, step: int) -> None:
+        if self.recorded and step == self.finished + 1:
+            self.recorded[-1] = (self.recorded[-1][0], step)
+        else:
+            self.recorded.append((step, step))
+        self.evals = {when for when in self.evals if not when.startswith("step-")}
+        self.draws.finished(step)
+
+    def _restore(self, snapshot: JobSnapshot) -> None:
+        self.recorded, self.evals = list(snapshot.recorded), set(snapshot.evals)
+        self.boot = snapshot.boot
+        self.draws.restore(snapshot.draws)
+        self.events = 0
 
 
 async def standing_of(events: AsyncIterator[Message], draws: DrawOrder) -> JobProgress:
     """The replay of these events, in their order. draws: of a job that has not begun. Raises OtherDraws."""
     standing = JobProgress(draws)
     async for event in events:
-        match event:
-            case BeganIn():
-                standing.boot = event.boot
-            case StepFinished():
-                standing.finished = event.step
-                draws.finished(event.step)
-            case Drawn() | Redrawn() | Returned() | RoundDrawn() | RoundRedrawn() | RoundSettled():
-                draws.apply(event)
-            case EvalDone():
-                standing.evals.add(event.when)
-            case JobOver():
-                standing.over = True
-            case _:
-                pass
+        standing.apply(event)
     return standing

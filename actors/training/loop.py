@@ -17,7 +17,7 @@ from gleaner.actors.training.absence import Absence
 from gleaner.actors.training.durability import MAX_UNDURABLE, Durability
 from gleaner.actors.training.evaluation import Evaluation
 from gleaner.actors.training.history_recorder import HistoryRecorder
-from gleaner.actors.training.job_journal import JobProgress, StepFinished
+from gleaner.actors.training.job_journal import JobProgress
 from gleaner.actors.training.records import PhaseName
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.settings import LoopSettings
@@ -185,9 +185,7 @@ class JobLoop:
                     self._recorder.path(result, path, spent, now)
             else:
                 self._clock.void(self._ctx.now())
-            await self._ctx.journal.append(StepFinished(step=step))
-            self._standing.finished = step
-            self._standing.draws.finished(step)
+            await self._submission.finished(step)
         else:
             self._clock.void(self._ctx.now())  # it was on record already
         await self._durability.until(step - MAX_UNDURABLE)

@@ -5,6 +5,8 @@ in a short round to be deferred again. Then it is launched once more, so a probl
 is no longer, is found out. The decision does not see the randomness of the draw that it defers.
 """
 
+from collections.abc import Iterable
+
 HOLDS = 3
 
 
@@ -39,3 +41,11 @@ class ProblemHistory:
         left = self._holds.pop(problem, 0) - 1
         if left > 0:
             self._holds[problem] = left
+
+    def holds(self) -> tuple[tuple[int, int], ...]:
+        """The long problems, each with its draws that may be held yet."""
+        return tuple(self._holds.items())
+
+    def restore(self, holds: Iterable[tuple[int, int]]) -> None:
+        """Have these long problems."""
+        self._holds = dict(holds)

@@ -10,10 +10,12 @@ from collections import deque
 from collections.abc import Collection, Mapping
 
 from gleaner.actors.training.draw_events import DrawEvent, Drawn, OtherDraws, Redrawn, Returned
+from gleaner.actors.training.draw_snapshots import DrawSnapshot, ProblemsDrawn
 from gleaner.actors.training.rounds import Shape
 
 KEPT_STEPS = 32
 """Batches whose problems are kept: twice as many as may be open."""
+HAS_ROUNDS = "rounds.mode: expected tail, as the journal of this run has it, got off"
 
 
 class ProblemOrder:
@@ -86,7 +88,7 @@ class ProblemOrder:
             self._settled.add(event.batch)
             return
         if not isinstance(event, Drawn | Redrawn):
-            raise OtherDraws("rounds.mode: expected tail, as the journal of this run has it, got off")
+            raise OtherDraws(HAS_ROUNDS)
         self._cursor = event.cursor
         for _ in range(event.returned):
             self._waiting.popleft()
@@ -105,3 +107,21 @@ class ProblemOrder:
             oldest = next(iter(self._batches))
             del self._batches[oldest]
             self._settled.discard(oldest)
+
+    def snapshot(self) -> ProblemsDrawn:
+        """The order now, in place of all events so far."""
+        return ProblemsDrawn(
+            cursor=self._cursor,
+            waiting=tuple(self._waiting),
+            batches={batch: tuple(indices) for batch, indices in self._batches.items()},
+            settled=tuple(sorted(self._settled)),
+        )
+
+    def restore(self, snapshot: DrawSnapshot) -> None:
+        """Have the order of the snapshot. Raises OtherDraws for one of a job with rounds."""
+        if not isinstance(snapshot, ProblemsDrawn):
+            raise OtherDraws(HAS_ROUNDS)
+        self._cursor = snapshot.cursor
+        self._waiting = deque(snapshot.waiting)
+        self._batches = {batch: list(indices) for batch, indices in snapshot.batches.items()}
+        self._settled = set(snapshot.settled)

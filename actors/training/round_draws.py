@@ -21,6 +21,7 @@ from gleaner.actors.training.draw_events import (
     RoundRedrawn,
     RoundSettled,
 )
+from gleaner.actors.training.draw_snapshots import DrawSnapshot, RoundKept, RoundsDrawn
 from gleaner.actors.training.problem_history import ProblemHistory
 from gleaner.actors.training.problem_order import KEPT_STEPS
 from gleaner.actors.training.rounds import (
@@ -36,6 +37,8 @@ from gleaner.actors.training.rounds import (
     with_surplus,
 )
 
+NO_ROUNDS = "rounds.mode: expected off, as the journal of this run has it, got tail"
+
 
 @dataclass(slots=True)
 class _Round:
@@ -44,6 +47,18 @@ class _Round:
     shape: Shape
     draws: list[int] = field(default_factory=list)
     settled: bool = False
+
+    def kept(self, batch: str) -> RoundKept:
+        """As in a snapshot."""
+        shape = self.shape
+        return RoundKept(
+            batch=batch,
+            kind=shape.kind,
+            groups=shape.groups,
+            samples=shape.samples,
+            draws=tuple(self.draws),
+            settled=self.settled,
+        )
 
 
 class RoundDraws:
@@ -220,7 +235,7 @@ class RoundDraws:
             case RoundSettled():
                 self._settled(event)
             case _:
-                raise OtherDraws("rounds.mode: expected off, as the journal of this run has it, got tail")
+                raise OtherDraws(NO_ROUNDS)
 
     def finished(self, step: int) -> None:
         """The step is on record, so draws of much earlier steps may be dropped."""
@@ -229,6 +244,39 @@ class RoundDraws:
             if not self._rounds[oldest].settled:
                 return
             del self._rounds[oldest]
+
+    def snapshot(self) -> RoundsDrawn:
+        """The order now, in place of all events so far. It has the choice of the newest plan too, which is in
+        no event."""
+        return RoundsDrawn(
+            cursor=self._cursor,
+            queue=tuple(self._queue.items()),
+            launched=tuple(self._launched.items()),
+            rounds=tuple(one.kept(batch) for batch, one in self._rounds.items()),
+            newest=self._last_kind,
+            on=self._rounds_now,
+            surplus=self._rule.surplus,
+            held=self._held,
+            holds=() if self._history is None else self._history.holds(),
+        )
+
+    def restore(self, snapshot: DrawSnapshot) -> None:
+        """Have the order of the snapshot. Raises OtherDraws for one of a job without rounds."""
+        if not isinstance(snapshot, RoundsDrawn):
+            raise OtherDraws(NO_ROUNDS)
+        self._cursor, self._held = snapshot.cursor, snapshot.held
+        self._queue, self._launched = dict(snapshot.queue), dict(snapshot.launched)
+        self._rounds = {
+            one.batch: _Round(Shape(Kind(one.kind), one.groups, one.samples), list(one.draws), one.settled)
+            for one in snapshot.rounds
+        }
+        self._last_kind = Kind(snapshot.newest)
+        if self._auto:
+            self._rounds_now = snapshot.on
+        if self._planned:
+            self._rule = with_surplus(self._rule, snapshot.surplus)
+        if self._history is not None:
+            self._history.restore(snapshot.holds)
 
     def _began(self, shape: Shape) -> None:
         """The newest batch has this round; later draws of an earlier one are none."""

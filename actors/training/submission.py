@@ -1,11 +1,11 @@
 """`Submission`: makes a batch of problems and submits it to the RolloutManager.
 
-It also gives the requests their seeds. Owns the assignment of problems to steps. A draw is in the journal
-before any other actor gets it, so a repeated submission, or request for more prompts, gives the same. A
-problem whose prompt is too long for every engine is skipped. Held-out problems are not skipped, because that
-would change the measure. The versions of a batch follow from its step alone. Version step - 1 starts the
-step. With a staleness bound k (eta in AReaL, arXiv 2505.24298, section 5.1) tokens may be made under any
-version from step - 1 - k on.
+It also gives the requests their seeds. Owns the assignment of problems to steps, and the snapshots that keep
+the journal of it short. A draw is in the journal before any other actor gets it, so a repeated submission, or
+request for more prompts, gives the same. A problem whose prompt is too long for every engine is skipped.
+Held-out problems are not skipped, because that would change the measure. The versions of a batch follow from
+its step alone. Version step - 1 starts the step. With a staleness bound k (eta in AReaL, arXiv 2505.24298,
+section 5.1) tokens may be made under any version from step - 1 - k on.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gleaner.actors.protocol.step_times import RoundKinds
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.rollout.state.group_policy import launched
 from gleaner.actors.training.draw_events import DrawOrder
-from gleaner.actors.training.job_journal import JobProgress
+from gleaner.actors.training.job_journal import JobProgress, StepFinished
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.round_draws import RoundDraws
 from gleaner.actors.training.round_end import RoundEnd, round_end
@@ -45,6 +45,7 @@ class Submission:
         self, ctx: Context, retrying_ask: RetryingAsk, config: Config, standing: JobProgress
     ) -> None:
         self._ctx, self._retrying_ask, self._config = ctx, retrying_ask, config
+        self._standing = standing
         self._draws: DrawOrder = standing.draws
         self._order = asyncio.Lock()  # of draws: one is in the journal before the next is made
         self._gain: float | None = None  # of rounds, as the newest plan predicts it
@@ -126,10 +127,21 @@ class Submission:
             event = self._draws.settle(batch, fates.kept, fates.dropped)
             if event is not None:
                 await self._ctx.journal.append(event)
-                self._draws.apply(event)
+                self._standing.apply(event)
         if not isinstance(self._draws, RoundDraws):
             return None
         return round_end(self._draws, step, fates)
+
+    async def finished(self, step: int) -> None:
+        """Record that the step is trained and in the history. A snapshot replaces the events of the journal
+        when they are many; no draw is between its commit and its effect meanwhile."""
+        event = StepFinished(step=step)
+        async with self._order:
+            await self._ctx.journal.append(event)
+            self._standing.apply(event)
+            if self._standing.events >= self._config.limits.job_events:
+                await self._ctx.journal.snapshot(self._standing.snapshot())
+                self._standing.events = 0
 
     def rounds(self, step: int) -> RoundKinds | None:
         """The kinds of this step, which is settled, and of the next one, for their plan; None without
@@ -188,7 +200,7 @@ class Submission:
                 event = self._draws.redraw(batch, {group: one.index for group, one in unfit.items()})
                 if event is not None:
                     await self._ctx.journal.append(event)
-                    self._draws.apply(event)
+                    self._standing.apply(event)
             drawn = self._draws.of(batch)
         if tried:
             self._ctx.log.warning(
@@ -208,7 +220,7 @@ class Submission:
             event = self._draws.draw(batch, count, step)
             if event is not None:
                 await self._ctx.journal.append(event)
-                self._draws.apply(event)
+                self._standing.apply(event)
         return self._draws.of(batch)
 
     async def _prompts(

@@ -23,6 +23,9 @@ class Limits(Section, frozen=True, kw_only=True):
     """Bytes of token frames that the manager journals before a snapshot replaces them, or the size of a
     snapshot of the open requests, if that is more. Half a second of replay; with fewer, more snapshots are
     written."""
+    job_events: Count = 300
+    """Events that the controller journals before a snapshot replaces them, at the end of a step; most steps
+    have two or three. Bounds its replay after a restart."""
     log_bytes: Annotated[int, Meta(ge=64 * 1024)] = 16 * 2**20
     """Size of one log file before it is rotated; one older file is kept."""
 

@@ -15,7 +15,7 @@ from gleaner.actors.protocol.rollout import BatchLedger
 from gleaner.actors.rollout.journal.journaled_state import BatchWeights, ManagerSnapshot, ledger_of
 from gleaner.actors.rollout.state.events import Scored
 from gleaner.actors.rollout.state.state import RolloutState
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.configs.schema import Config
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence
 from gleaner.supervisor.journal.file import StreamContent
@@ -81,7 +81,6 @@ def evidence_of(
     ledgers = [message for message in streams.messages(LEDGER) if isinstance(message, BatchLedger)]
     open_batches = [ledger_of(batch) for batch in state.log.batches.values()]
     trained = [message for message in streams.messages(STATE) if isinstance(message, StepTrained | Rewound)]
-    finished = [event.step for event in streams.messages(CONTROLLER) if isinstance(event, StepFinished)]
     return Evidence(
         steps=config.job.steps,
         requests_per_step=config.rollout.prompts * config.rollout.samples,
@@ -89,7 +88,7 @@ def evidence_of(
         staleness=config.rollout.staleness,
         ledgers=[*ledgers, *open_batches],
         trained=trained,
-        finished=finished,
+        finished=_recorded(streams.messages(CONTROLLER)),
         counters=state.counters if MANAGER in streams.streams else None,
         tokens_lost=state.tokens_lost,
         state_faults=state.check(),
@@ -114,6 +113,17 @@ def _replayed(messages: Sequence[Message]) -> tuple[RolloutState, list[str]]:
             if isinstance(message, Scored):
                 faults += [f"verdict of {message.request}: {why}" for why in refused if why in UNCOUNTED]
     return state, faults
+
+
+def _recorded(messages: Sequence[Message]) -> list[int]:
+    """The steps that the controller recorded, in order; a snapshot has those before it."""
+    steps: list[int] = []
+    for message in messages:
+        if isinstance(message, JobSnapshot):
+            steps += message.steps()
+        elif isinstance(message, StepFinished):
+            steps.append(message.step)
+    return steps
 
 
 def _fences(messages: Sequence[Message]) -> dict[str, list[int]]:

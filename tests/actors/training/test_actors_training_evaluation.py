@@ -8,6 +8,8 @@ import pytest
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.reward.mixture import Mixture
 from gleaner.actors.training.evaluation import Evaluation, rewards_by_task
+from gleaner.actors.training.job_journal import JobProgress
+from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.configs.schema import Config, Task
 from gleaner.supervisor import Done
 
@@ -44,7 +46,7 @@ async def test_evaluation_is_whole_unless_the_trainer_went_back(
         return scores
 
     ctx = SimpleNamespace(now=lambda: 1.0, journal=SimpleNamespace(append=note))
-    standing = SimpleNamespace(evals=set[str]())
+    standing = JobProgress(ProblemOrder(1, 1))
     recorder = SimpleNamespace(evaluation=lambda when, *_: noted.append(when))
     parts = SimpleNamespace(ask=note), Config(), SimpleNamespace(evaluation=note), standing, recorder
     evaluation = Evaluation(cast(Any, ctx), *cast(Any, parts))

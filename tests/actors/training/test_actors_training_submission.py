@@ -1,11 +1,13 @@
 """Submission of batches: problems with too long prompts are replaced by others, once for all."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
+from gleaner.actors.names import CONTROLLER
 from gleaner.actors.protocol.batches import Prompt
 from gleaner.actors.protocol.cluster import Plan
 from gleaner.actors.protocol.reward import GetProblems, Problems
@@ -13,12 +15,13 @@ from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, SubmitBat
 from gleaner.actors.protocol.step_times import RoundKinds
 from gleaner.actors.protocol.training import TrainerIs
 from gleaner.actors.training.draw_order import draw_order_of
-from gleaner.actors.training.job_journal import standing_of
+from gleaner.actors.training.job_journal import JobSnapshot, standing_of
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.submission import NothingFits, Submission
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.supervisor import Actor, Done, Refused, handles
+from gleaner.supervisor.journal.file import StreamContent, read_streams
 from gleaner.supervisor.testing import TestSystem
 
 MOST = 8
@@ -78,12 +81,14 @@ class World:
         every: int,
         rollout: dict[str, object],
         rounds: dict[str, object],
+        job_events: int,
     ) -> None:
         self.system, self.manager, self.words = system, Manager(), Wordy(every)
         self.config = from_tree(
             {
                 "rollout": {"prompts": 4, "samples": 2, **rollout},
                 "rounds": rounds,
+                "limits": {"job_events": job_events},
                 "engine": {"max_prompt_tokens": MOST},
                 "task": {"train_problems": problems},
             },
@@ -99,6 +104,14 @@ class World:
         await cell.started
         return actor.submission
 
+    async def restart(self) -> Submission:
+        self.system.kill("training/controller")
+        return await self.start()
+
+    def journal(self) -> StreamContent:
+        """The controller's."""
+        return read_streams(self.system.directory / "test.sqlite", [CONTROLLER])[CONTROLLER]
+
 
 @asynccontextmanager
 async def world(
@@ -107,9 +120,10 @@ async def world(
     problems: int = 100,
     rollout: dict[str, object] | None = None,
     rounds: dict[str, object] | None = None,
+    job_events: int = 1000,
 ) -> AsyncIterator[World]:
     async with TestSystem(directory) as system:
-        there = World(system, problems, every, rollout or {}, rounds or {})
+        there = World(system, problems, every, rollout or {}, rounds or {}, job_events)
         system.spawn("reward/proxy", lambda: there.words)
         yield there
 
@@ -243,3 +257,69 @@ async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: P
         submission = await there.start()
         await submission.step(3, TRAINER)
         assert there.manager.batches["step-3"] == begun, "a restart launches the same groups"
+
+
+JOBS: dict[str, tuple[dict[str, object], dict[str, object]]] = {
+    "plain": ({"over_sampling": 1.5}, {}),
+    "rounds": ({}, {"mode": "tail", "prompts_factor": 1.5}),
+}
+"""Settings of sections `rollout` and `rounds`. Of the six groups of a step four count; a long round has four
+of them."""
+
+
+async def begun(
+    directory: Path, kind: str, steps: int, job_events: int
+) -> tuple[dict[str, tuple[Prompt, ...]], StreamContent]:
+    """The batches of a job whose controller is restarted behind every step, and its journal."""
+    rollout, rounds = JOBS[kind]
+    async with world(directory, 100, rollout=rollout, rounds=rounds, job_events=job_events) as there:
+        submission = await there.start()
+        for step in range(1, steps + 1):
+            await submission.step(step, TRAINER)
+            launched = len(there.manager.batches[f"step-{step}"])
+            kept = list(range(launched))[-4:]
+            there.manager.fates = GroupFatesAre(kept=kept, dropped=[], aborted=[])
+            await submission.settle(step)
+            await submission.finished(step)
+            submission = await there.restart()
+        return there.manager.batches, there.journal()
+
+
+@pytest.mark.parametrize("kind", JOBS)
+async def test_journal_with_snapshots_is_short_and_gives_the_same_batches(tmp_path: Path, kind: str) -> None:
+    for name in ("whole", "short"):
+        (tmp_path / name).mkdir()
+    whole, all_events = await begun(tmp_path / "whole", kind, 16, 1000)
+    batches, journal = await begun(tmp_path / "short", kind, 16, 4)
+    assert batches == whole
+    assert all_events.snapshot is None
+    assert len(all_events.events) >= 2 * 16
+    assert isinstance(journal.snapshot, JobSnapshot)
+    assert len(journal.events) < 4
+    assert max(journal.snapshot.steps()) >= 15
+
+
+async def test_snapshot_is_taken_after_so_many_events(tmp_path: Path) -> None:
+    async with world(tmp_path, 100, job_events=4) as there:
+        submission = await there.start()
+        taken = []
+        for step in range(1, 7):
+            await submission.step(step, TRAINER)
+            await submission.finished(step)
+            journal = there.journal()
+            taken.append((journal.snapshot is not None, len(journal.events)))
+    assert taken == [(False, 3), (True, 0), (True, 2), (True, 0), (True, 2), (True, 0)]
+
+
+async def test_draw_that_is_committed_while_a_step_ends_outlives_a_snapshot(tmp_path: Path) -> None:
+    async with world(tmp_path, 100, rollout={"over_sampling": 1.5}, job_events=1) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        await submission.step(2, TRAINER)
+        _, more = await asyncio.gather(submission.finished(1), submission.more("step-2", 6, 2))
+        submission = await there.restart()
+        await submission.step(3, TRAINER)
+        assert isinstance(there.journal().snapshot, JobSnapshot)
+        assert indices(more) == [13, 14], "the next problems in turn"
+        assert indices(there.manager.batches["step-3"])[0] == 15, "they are drawn once"
+        assert await submission.more("step-2", 6, 2) == more

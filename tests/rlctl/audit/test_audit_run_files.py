@@ -9,6 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from gleaner.actors.cluster.checkpoint_store import CheckpointStore
 from gleaner.actors.names import CONTROLLER, MANAGER, REWARD, STATE
@@ -19,7 +20,8 @@ from gleaner.actors.reward.journal import VerdictGiven
 from gleaner.actors.rollout.journal.journaled_state import ManagerSnapshot, ledger_of
 from gleaner.actors.rollout.state.events import BatchReleased, Dispatched, FrameLogged, InstanceJoined, Scored
 from gleaner.actors.rollout.state.state import RolloutState
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.job_journal import JobProgress, JobSnapshot, StepFinished
+from gleaner.actors.training.problem_order import ProblemOrder
 from gleaner.configs.load import load
 from gleaner.configs.schema import Config
 from gleaner.rlctl.audit.invariants import INVARIANTS, State, audit, states
@@ -114,6 +116,36 @@ async def test_complete_run_passes_the_audit(tmp_path: Path, config: Config) -> 
     last = evidence.trained[1]
     assert isinstance(last, StepTrained)
     assert last.samples[0].crc == zlib.crc32(tokens)
+
+
+def job_snapshot(*recorded: tuple[int, int]) -> JobSnapshot:
+    return replace(JobProgress(ProblemOrder(1, 1)).snapshot(), recorded=recorded)
+
+
+@pytest.mark.parametrize(
+    ("recorded", "after", "text"),
+    [
+        (((1, 2),), (), ""),
+        (((1, 1),), (2,), ""),
+        (((2, 2),), (), "step 1 was never recorded"),
+        (((1, 1),), (), "step 2 was never recorded"),
+        (((1, 2),), (2,), "step 2 is recorded 2 times"),
+        (((1, 2), (2, 2)), (), "step 2 is recorded 2 times"),
+    ],
+)
+async def test_steps_of_a_snapshot_are_audited_as_those_of_events(
+    tmp_path: Path, config: Config, recorded: tuple[tuple[int, int], ...], after: tuple[int, ...], text: str
+) -> None:
+    await record(tmp_path)
+    place = tmp_path / "nodes" / "head" / "journal" / "agent.sqlite"
+    store = SqliteJournal(place, commit_s=0.0)
+    store.open(CONTROLLER, 2)
+    await store.snapshot(CONTROLLER, 2, job_snapshot(*recorded))
+    await store.append(CONTROLLER, 2, [StepFinished(step=step) for step in after])
+    await store.close()
+    found = audit(gather(tmp_path, config, complete=True))
+    assert [str(one) for one in found if text not in str(one)] == []
+    assert bool(found) is bool(text)
 
 
 async def test_state_elsewhere_is_found_at_its_named_place(tmp_path: Path, config: Config) -> None:
