@@ -11,7 +11,8 @@ from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped
 from gleaner.actors.training.draw_events import Drawn, Redrawn, Returned
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.draw_snapshots import ProblemsDrawn
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Fact
 from gleaner.chaos.invariants.truth import Truth
@@ -25,7 +26,9 @@ class DrawnInTurn(Check):
     """See the module."""
 
     fact_kinds = (Committed,)
-    committed_kinds = (Drawn, Redrawn, Returned, GroupsDropped, BatchSubmitted, StepFinished, GroupsAdded)
+    committed_kinds = (
+        Drawn, Redrawn, Returned, GroupsDropped, BatchSubmitted, StepFinished, GroupsAdded, JobSnapshot,
+    )  # fmt: skip
     name = "draws"
     promise = (
         "problems are drawn one after the other, those of aborted groups once more, and none twice for a "
@@ -46,7 +49,7 @@ class DrawnInTurn(Check):
         self._submitted: dict[str, int] = {}  # groups in the manager's journal
 
     def see(self, fact: Fact) -> Iterable[str]:
-        if isinstance(fact, Committed) and not fact.snapshot:
+        if isinstance(fact, Committed):
             for message in fact.messages:
                 yield from some(self._journaled(message, fact.stream))
 
@@ -71,6 +74,8 @@ class DrawnInTurn(Check):
                     yield from self._batch(message)
             case StepFinished() if self._wanted.rounds is None:
                 yield from self._finished(f"step-{message.step}")
+            case JobSnapshot() if self._wanted.rounds is None:
+                yield from self._snapshot(message)
             case GroupsAdded() if message.first == self._submitted.get(message.batch):
                 self._submitted[message.batch] += len(message.prompts)
                 yield from self._prompts(message.batch, message.first, message.prompts)
@@ -131,6 +136,18 @@ class DrawnInTurn(Check):
             yield f"problems {lost} were drawn for {batch}, and never submitted"
         if surplus := self._surplus.get(batch, set()) - settled:
             yield f"{batch} is over, and the problems of its aborted groups {sorted(surplus)} are not back"
+
+    def _snapshot(self, event: JobSnapshot) -> Iterator[str]:
+        """It stands for all events so far: it has the next new problem, and those that wait."""
+        draws = event.draws
+        if not isinstance(draws, ProblemsDrawn):
+            yield "a snapshot has the draws of a job with rounds"
+            return
+        if draws.cursor != self._next:
+            yield f"a snapshot has {draws.cursor} new problems, {self._next} were drawn"
+        waiting = sorted((+self._back).elements())
+        if sorted(draws.waiting) != waiting:
+            yield f"a snapshot has problems {list(draws.waiting)} given back, {waiting} wait"
 
     # -- batches --
 

@@ -12,7 +12,8 @@ from gleaner.actors.names import MANAGER
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped, GroupsKept
 from gleaner.actors.training.draw_events import RoundDrawn, RoundRedrawn, RoundSettled
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.draw_snapshots import RoundsDrawn
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.chaos.invariants.check import Check, some
 from gleaner.chaos.invariants.facts import Committed, Fact
 from gleaner.chaos.invariants.truth import Truth, WantedRounds
@@ -46,7 +47,7 @@ class DrawsKept(Check):
     fact_kinds = (Committed,)
     committed_kinds = (
         RoundDrawn, RoundRedrawn, RoundSettled, BatchSubmitted, GroupsAdded, GroupsKept, GroupsDropped,
-        StepFinished,
+        StepFinished, JobSnapshot,
     )  # fmt: skip
     name = "rounds"
     promise = (
@@ -70,7 +71,7 @@ class DrawsKept(Check):
 
     def see(self, fact: Fact) -> Iterable[str]:
         rounds = self._wanted.rounds
-        if rounds is not None and isinstance(fact, Committed) and not fact.snapshot:
+        if rounds is not None and isinstance(fact, Committed):
             for message in fact.messages:
                 yield from some(self._journaled(message, rounds, fact.stream))
 
@@ -97,6 +98,8 @@ class DrawsKept(Check):
                 if message.first == one.submitted:
                     one.submitted += len(message.prompts)
                     yield from self._prompts(message.batch, message.first, message.prompts, rounds)
+            case JobSnapshot():
+                yield from self._snapshot(message)
             case GroupsKept() if message.batch in self._rounds:
                 self._rounds[message.batch].kept.update(message.groups)
             case GroupsDropped() if message.batch in self._rounds and message.why != "surplus":
@@ -220,6 +223,22 @@ class DrawsKept(Check):
             surplus = min(surplus, -(-self._wanted.prompts * EIGHTHS[0] // 8))
         period = math.ceil(self._wanted.prompts / surplus) if surplus else 0
         return period + 2 + 2 * self._wanted.staleness
+
+    def _snapshot(self, event: JobSnapshot) -> Iterator[str]:
+        """It stands for all events so far: it has the next new draw, the queue, and the open rounds."""
+        draws = event.draws
+        if not isinstance(draws, RoundsDrawn):
+            yield "a snapshot has the draws of a job without rounds"
+            return
+        if draws.cursor != self._next:
+            yield f"a snapshot has {draws.cursor} new draws, {self._next} were made"
+        queue = [number for number, _ in draws.queue]
+        if queue != self._queue:
+            yield f"a snapshot has draws {queue} in the queue, there are {self._queue}"
+        rounds = {one.batch: list(one.draws) for one in draws.rounds if not one.settled}
+        opened = {batch: one.draws for batch, one in self._rounds.items() if not one.settled}
+        if rounds != opened:
+            yield f"a snapshot has open rounds {rounds}, there are {opened}"
 
     # -- batches --
 

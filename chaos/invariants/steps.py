@@ -9,7 +9,7 @@ from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.protocol.cluster import StepTrained
 from gleaner.actors.protocol.instances import Serving
 from gleaner.actors.protocol.weights import Published
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.chaos.invariants.check import Check
 from gleaner.chaos.invariants.facts import Committed, Fact, MessagePassed, RecordWritten, RunEnd, ServedImage
 from gleaner.chaos.invariants.samples import audited
@@ -23,7 +23,7 @@ class EachStepOnce(Check):
     """I5."""
 
     fact_kinds = (Committed, RecordWritten)
-    committed_kinds = (StepTrained, Rewound, StepFinished)
+    committed_kinds = (StepTrained, Rewound, StepFinished, JobSnapshot)
     name = "I5"
     promise = "no step is skipped or done twice, and one done again gives the same bits"
     meaning = (
@@ -61,6 +61,8 @@ class EachStepOnce(Check):
                     if message.step > self._most:
                         yield f"step {message.step} is finished, and was never on record at its reserved host"
                     self._finished = message.step
+                elif isinstance(message, JobSnapshot) and message.recorded != ((1, self._finished),):
+                    yield f"a snapshot has steps {message.recorded}, the newest on record is {self._finished}"
 
     def end(self, evidence: Evidence, ending: RunEnd) -> Iterable[str]:
         return audited(self.name, evidence, ending)

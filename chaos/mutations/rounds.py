@@ -80,6 +80,12 @@ ROUNDS: tuple[Mutation, ...] = (
         ),
     ),
     _bug(
+        "a snapshot without the queue",
+        "a snapshot of the controller's journal has the deferred draws",
+        Edit(DRAWS, "            queue=tuple(self._queue.items()),\n", "            queue=(),\n"),
+        ("rounds",),
+    ),
+    _bug(
         "rounds that end within a period",
         "with `auto` rounds begin and end between periods only",
         Edit(

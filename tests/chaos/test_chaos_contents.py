@@ -15,6 +15,8 @@ from gleaner.actors.protocol.instances import Dispatch
 from gleaner.actors.protocol.rollout import Groups
 from gleaner.actors.rollout.state.events import GroupsAdded, GroupsDropped, GroupsKept, Scored
 from gleaner.actors.training.draw_events import Drawn, Returned
+from gleaner.actors.training.draw_snapshots import ProblemsDrawn
+from gleaner.actors.training.job_journal import JobSnapshot
 from gleaner.actors.training.records import Eval
 from gleaner.chaos.invariants.facts import Fact, RunEnd, VerifierAnswered
 from gleaner.chaos.invariants.group_selection import uniform
@@ -202,6 +204,30 @@ def test_score_without_a_verifier_is_reported() -> None:
     found = judged(facts)
     assert {one.check for one in found} == {"verdicts"}
     assert "no verifier scored its response to problem 0 of train, 3 tokens" in found[0].text
+
+
+def of_problems(**fields: object) -> Fact:
+    """A snapshot behind a draw of two problems of which the second was given back, with these fields of its
+    draws changed."""
+    draws = replace(ProblemsDrawn(cursor=2, waiting=(1,), batches={}, settled=()), **fields)
+    event = JobSnapshot(recorded=((1, 1),), evals=(), boot=1, draws=draws)
+    return replace(commit(event, stream=CONTROLLER), snapshot=True)
+
+
+@pytest.mark.parametrize(
+    ("fact", "texts"),
+    [
+        (of_problems(), []),
+        (of_problems(cursor=1), ["a snapshot has 1 new problems, 2 were drawn"]),
+        (of_problems(waiting=()), ["a snapshot has problems [] given back, [1] wait"]),
+    ],
+)
+def test_snapshot_without_a_part_of_the_problems_is_reported(fact: Fact, texts: list[str]) -> None:
+    drawn = Drawn(batch="step-1", first=0, indices=(0, 1), returned=0, cursor=2)
+    aborted = commit(GroupsDropped(batch="step-1", groups=(1,), why="surplus"))
+    back = Returned(batch="step-1", indices=(1,))
+    journal = [commit(drawn, stream=CONTROLLER), aborted, commit(back, stream=CONTROLLER), fact]
+    assert [one.text for one in judged(journal)] == texts
 
 
 def test_problems_of_aborted_groups_must_come_back() -> None:

@@ -29,7 +29,8 @@ from gleaner.actors.rollout.state.events import (
     VersionFailed,
     VersionPublished,
 )
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.draw_snapshots import ProblemsDrawn
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.chaos.invariants.catalogue import CHECKS, Jury, explanation, jury_of
 from gleaner.chaos.invariants.check import Found
 from gleaner.chaos.invariants.facts import (
@@ -135,6 +136,11 @@ def ledger(*, score: float = 1.0, crc: int | None = None) -> BatchLedger:
         request=R, count=3, crc=zlib.crc32(whole) if crc is None else crc, spans=(), score=score, status="ok"
     )
     return BatchLedger(batch="step-1", version=0, requests=(row,))
+
+
+def job_snapshot(*recorded: tuple[int, int]) -> JobSnapshot:
+    draws = ProblemsDrawn(cursor=0, waiting=(), batches={}, settled=())
+    return JobSnapshot(recorded=recorded, evals=(), boot=1, draws=draws)
 
 
 def whole_story() -> list[Fact]:
@@ -327,6 +333,11 @@ BROKEN: list[tuple[str, str, list[Fact]]] = [
         "I5",
         "gave other weights",
         [commit(trained(), trained(2), Rewound(step=1), trained(2, root=b"other"), stream="s")],
+    ),
+    (
+        "I5",
+        "a snapshot has steps ((1, 2),), the newest on record is 0",
+        [commit(job_snapshot((1, 2)), stream="training/controller")],
     ),
     ("I5", "was recorded after step 0", [commit(StepFinished(step=2), stream="training/controller")]),
     (

@@ -4,11 +4,13 @@ from collections.abc import Iterator, Sequence
 
 import pytest
 from content_story import CONTROLLER, SmallTruth, commit
+from msgspec.structs import replace
 
 from gleaner.actors.rollout.state.events import GroupsKept
 from gleaner.actors.training import round_draws
 from gleaner.actors.training.draw_events import RoundDrawn, RoundSettled
-from gleaner.actors.training.job_journal import StepFinished
+from gleaner.actors.training.draw_snapshots import DrawSnapshot, ProblemsDrawn, RoundKept, RoundsDrawn
+from gleaner.actors.training.job_journal import JobSnapshot, StepFinished
 from gleaner.chaos.invariants import rounds
 from gleaner.chaos.invariants.facts import Fact
 from gleaner.chaos.invariants.rounds import DrawsKept
@@ -62,6 +64,51 @@ def test_draws_that_leave_the_queue_when_they_are_submitted_are_reported() -> No
     again = drawn(3, "short", range(12, 18), 18)  # after a crash between submission and the end of the step
     found = reported([*shorts(2), drawn(3, "long", LONG, 12), again])
     assert any("draws [4, 5, 10, 11] of step-3 are lost" in text for text in found)
+
+
+def snapshot(**fields: object) -> Fact:
+    """Of two short rounds and an open long one, with these fields of its draws changed."""
+    opened = RoundKept(batch="step-3", kind="long", groups=4, samples=1, draws=tuple(LONG), settled=False)
+    draws: DrawSnapshot = replace(
+        RoundsDrawn(
+            cursor=12,
+            queue=tuple((draw, 1 + draw // LAUNCHED) for draw in LONG),
+            launched=(),
+            rounds=(opened,),
+            newest="long",
+            on=True,
+            surplus=2,
+            held=0,
+            holds=(),
+        ),
+        **fields,
+    )
+    return as_snapshot(draws)
+
+
+def as_snapshot(draws: DrawSnapshot) -> Fact:
+    event = JobSnapshot(recorded=((1, 2),), evals=(), boot=1, draws=draws)
+    return replace(commit(event, stream=CONTROLLER), snapshot=True)
+
+
+PLAIN = ProblemsDrawn(cursor=12, waiting=(), batches={}, settled=())
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        (snapshot(), ""),
+        (snapshot(queue=()), "a snapshot has draws [] in the queue, there are [4, 5, 10, 11]"),
+        (snapshot(queue=((5, 1), (4, 1), (10, 2), (11, 2))), "a snapshot has draws [5, 4, 10, 11]"),
+        (snapshot(cursor=11), "a snapshot has 11 new draws, 12 were made"),
+        (snapshot(rounds=()), "a snapshot has open rounds {}, there are {'step-3': [4, 5, 10, 11]}"),
+        (as_snapshot(PLAIN), "a snapshot has the draws of a job without rounds"),
+    ],
+)
+def test_snapshot_without_a_part_of_the_draws_is_reported(fact: Fact, text: str) -> None:
+    found = reported([*shorts(2), drawn(3, "long", LONG, 12), fact])
+    assert len(found) == bool(text)
+    assert all(text in one for one in found)
 
 
 @pytest.mark.parametrize(
