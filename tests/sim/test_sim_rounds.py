@@ -155,14 +155,15 @@ def evaluations_of(outcome: Outcome) -> list[tuple[str, int, float | None, int]]
     ]
 
 
-@pytest.mark.parametrize("mode", ["tail", "auto"])
+@pytest.mark.parametrize(("mode", "seeds"), [("tail", (0, 1, 2)), ("auto", (4, 6, 7))])
 def test_surplus_by_prediction_trains_the_samples_of_the_plain_job_under_kills(
-    mode: str, monkeypatch: pytest.MonkeyPatch
+    mode: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """With seeds in which the plans choose more than one surplus."""
     monkeypatch.setattr(seeding_model, "LEAST_STEP_S", 0.0)
     settings = ["job.steps=9", f"rounds.mode={mode}", "rounds.prompts_plan=model"]
     expected, kills, launched = trained(calm([*SMALL, "job.steps=9"])), 0, set[int]()
-    for seed in range(3):
+    for seed in seeds:
         outcome, hit = harried(seed, [*TAIL, *settings])
         kills += hit
         assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
