@@ -115,6 +115,7 @@ class ItemDispatch:
         self.hosts.join(name, workers)
         self._links[name] = link
         self.items.given.announced(name, running)
+        self._announced.left(name)  # with what it announced before: it may have ended there since
         for given in self.items.running_on(name):
             if running.get(given.id, -1) < given.attempts:
                 self.hosts.release(name, given.stage)

@@ -30,10 +30,10 @@ class AnnouncedItems:
     def add(self, item: str, host: str, attempt: int, stage: str) -> AnnouncedItem | None:
         """A host has an item. What is not needed of it from now on: this attempt, or that of another host."""
         new, known = AnnouncedItem(host, attempt, stage), self._items.get(item)
-        if known is not None and known.host != host and self._rank(known) >= self._rank(new):
+        if known is not None and self._rank(known) >= self._rank(new):
             return new
         self._items[item] = new
-        return None if known is None or known.host == host else known
+        return known
 
     def get(self, item: str) -> AnnouncedItem | None:
         """Where an item is."""
@@ -48,7 +48,7 @@ class AnnouncedItems:
         return self._items.pop(item, None)
 
     def left(self, host: str) -> None:
-        """A host is gone, with what it had."""
+        """A host is gone, or announces anew, and what it had does not count."""
         self._items = {name: item for name, item in self._items.items() if item.host != host}
 
     def _rank(self, item: AnnouncedItem) -> tuple[int, int]:

@@ -126,3 +126,13 @@ def test_announced_items_end_with_their_host() -> None:
     items.add("b", "h1", 1, RUN)
     items.left("h0")
     assert (items.get("a"), items.get("b") is not None, len(items)) == (None, True, 1)
+
+
+async def test_item_that_its_host_announces_no_more_is_given_anew() -> None:
+    """The host offered itself twice before the request, and the item had ended there in between. It was taken
+    to run there, and waited for the end of the host."""
+    dispatch, _ = announced((COMPILE, 3))
+    link = Link()
+    dispatch.join("h0", dict.fromkeys(STAGES, 1), link)
+    dispatch.submit(item("a"))
+    assert link.given == [(COMPILE, "a", 0)]
