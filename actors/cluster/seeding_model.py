@@ -101,7 +101,9 @@ class ModelPolicy:
         if rounds is None or seen is None or newest.learnt is None:
             return None
         known = of_whole_steps(rounds.ahead, kinds, newest.learnt, rounds)
-        learnt = known or guessed_long(rounds.ahead, kinds, newest.learnt, seen.limit)
+        learnt = known
+        if learnt is None and rounds.ahead == "long":
+            learnt = guessed_long(kinds, newest.learnt, seen.limit)
         planned = self._planned(learnt, times, newest.n_prem) if learnt is not None else None
         if planned is None:
             return None
@@ -118,9 +120,9 @@ class ModelPolicy:
         if rounds is None or rounds.done == rounds.ahead == "plain":
             return None  # the steps are whole, and their own plan has the number
         newest = kinds[rounds.done].learnt
+        if newest is None:
+            return None
         for kind in ("short", "long"):
-            if newest is None:
-                break
             known = kinds[kind].learnt if kind in kinds else None
             learnt = with_machines(known, newest) if known else of_whole_steps(kind, kinds, newest, rounds)
             table = self._table(learnt, times) if learnt is not None else None

@@ -30,13 +30,12 @@ def of_whole_steps(
     return of_lengths(newest, groups, rounds.surplus if kind == "short" else 0)
 
 
-def guessed_long(
-    kind: str, kinds: Mapping[str, KindState], newest: StepStatistics, limit: int
-) -> StepStatistics | None:
-    """The same, of short rounds; None for another kind, and where responses have no limit."""
+def guessed_long(kinds: Mapping[str, KindState], newest: StepStatistics, limit: int) -> StepStatistics | None:
+    """Statistics of a long round, guessed from short ones; None without any, where responses have no limit,
+    and where those that counted run to it."""
     short = _coming("short", kinds)
     edge = max(map(max, short), default=0)
-    if kind != "long" or not 0 < edge < limit:
+    if not 0 < edge < limit:
         return None
     groups: Groups = []
     for at, group in enumerate(short):

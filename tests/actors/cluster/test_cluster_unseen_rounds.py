@@ -137,11 +137,11 @@ def test_parts_of_whole_steps_are_all_of_their_groups() -> None:
 def test_guessed_responses_are_longer_than_those_that_counted_and_within_the_limit() -> None:
     short = PARTS["short"]
     edge = max(map(max, short))
-    guessed = guessed_long("long", statistics(short=short), StepStatistics(limit=LIMIT), LIMIT)
+    guessed = guessed_long(statistics(short=short), StepStatistics(limit=LIMIT), LIMIT)
     assert guessed is not None
     assert all(edge < max(group) <= LIMIT for group in guessed.lengths[0])
     assert len(guessed.lengths[0]) == len(short)
     assert all(min(group) >= 1 for group in guessed.lengths[0])
-    for kind, limit in (("short", LIMIT), ("long", 0), ("long", edge)):
-        assert guessed_long(kind, statistics(short=short), StepStatistics(), limit) is None
-    assert guessed_long("long", {}, StepStatistics(), LIMIT) is None
+    for limit in (0, edge):
+        assert guessed_long(statistics(short=short), StepStatistics(), limit) is None
+    assert guessed_long({}, StepStatistics(), LIMIT) is None
