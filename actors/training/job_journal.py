@@ -1,6 +1,6 @@
 """`JobProgress`: progress of a job, and the events that the controller journals.
 
-Owns the events, the snapshot that stands for them, and their replay. No snapshot stands for `JobOver`: a node
+Owns the events, the snapshot that replaces them, and their replay. No snapshot replaces `JobOver`: a node
 agent looks for that event, to find out which journals may be deleted.
 """
 
@@ -44,9 +44,9 @@ class StepFinished(Message, frozen=True):
 
 class JobSnapshot(Message, frozen=True):
     """Journaled in place of all events so far. recorded: the steps on record, as the first and the last of
-    each run of consecutive ones; there is one run, because steps are recorded in turn. evals: the finished
-    evaluations that matter yet. boot: the life of the head in which the job goes on. draws: which problems
-    are drawn."""
+    each run of consecutive ones: a second run is a step out of turn, which the audit must see. evals: the
+    finished evaluations that matter yet. boot: the life of the head in which the job goes on. draws: which
+    problems are drawn."""
 
     recorded: tuple[tuple[int, int], ...]
     evals: tuple[str, ...]

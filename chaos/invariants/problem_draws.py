@@ -138,7 +138,7 @@ class DrawnInTurn(Check):
             yield f"{batch} is over, and the problems of its aborted groups {sorted(surplus)} are not back"
 
     def _snapshot(self, event: JobSnapshot) -> Iterator[str]:
-        """It stands for all events so far: it has the next new problem, and those that wait."""
+        """It replaces all events so far, so it has the next new problem, and those that wait."""
         draws = event.draws
         if not isinstance(draws, ProblemsDrawn):
             yield "a snapshot has the draws of a job with rounds"

@@ -225,7 +225,7 @@ class DrawsKept(Check):
         return period + 2 + 2 * self._wanted.staleness
 
     def _snapshot(self, event: JobSnapshot) -> Iterator[str]:
-        """It stands for all events so far: it has the next new draw, the queue, and the open rounds."""
+        """It replaces all events so far, so it has the next new draw, the queue, and the open rounds."""
         draws = event.draws
         if not isinstance(draws, RoundsDrawn):
             yield "a snapshot has the draws of a job without rounds"

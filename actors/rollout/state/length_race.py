@@ -1,7 +1,7 @@
 """Length race: a race of groups that is decided by lengths alone, because uniform groups count as others do.
 
-Pure. The decision of `race.decide_race` in arrays, and what it leaves to pass: a race of hundreds of groups
-is decided hundreds of times, and each group a time was most of its cost (`bench.round_decisions`).
+Pure. The decision of `race.decide_race` in arrays, with its keys to pass. A race of hundreds of groups is
+decided hundreds of times, and to decide it group by group was most of its cost (`bench.round_decisions`).
 """
 
 from collections.abc import Collection
