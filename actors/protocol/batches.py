@@ -29,6 +29,8 @@ class BatchSubmitted(Message, frozen=True):
     race: "" = none. With "tokens" or "time", which groups count is decided by the lengths of responses, or by
     when they end (`gleaner.actors.rollout.state.race`), before their verdicts are there. counted: samples of
     each group that count, the first to end in that order; the others are aborted. 0 = all.
+    kind: of its round, "" without rounds and in whole steps. It changes nothing of the rollout: rewards are
+    planned by the last batch of the same kind.
     drop_uniform: a complete group whose scores are all equal is dropped, and another prompt drawn in its
     place, up to `most` groups in all. over_sampling: this many prompts are in progress for each group that is
     still missing; when `wanted` groups are complete, the rest is aborted. again: a sample without a verdict
@@ -54,6 +56,7 @@ class BatchSubmitted(Message, frozen=True):
     sampling: Sampling | None = None
     experts: str = ""
     scores: Scores | None = None
+    kind: Literal["", "short", "long"] = ""
 
     def admits(self, version: int | None) -> bool:
         """Whether tokens made under this version may be in the batch; no token is made under None."""

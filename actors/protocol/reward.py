@@ -92,7 +92,8 @@ class Verdict(Message, frozen=True):
 
 class RewardHint(Message, frozen=True):
     """The rollout of a batch begins: about so many responses will be scored. A repetition changes nothing.
-    kind: of its round, where those of one kind are alike and others are not: "short"; "" for any other."""
+    kind: of its round, where those of one kind are alike and others are not: "short", whose longest responses
+    are aborted, "long", whose responses all are long; "" for any other."""
 
     batch: str
     items: int

@@ -9,6 +9,7 @@ section 5.1) tokens may be made under any version from step - 1 - k on.
 """
 
 import asyncio
+from typing import Final, Literal
 
 from msgspec import structs
 
@@ -32,6 +33,13 @@ from gleaner.supervisor import AskFailed, Context, Done, Refused
 
 MOST_UNFIT = 4096
 """Problems that are skipped in one request for prompts; a task with more of them needs the setting."""
+
+_SUBMITTED: Final[dict[Kind, Literal["", "short", "long"]]] = {
+    Kind.PLAIN: "",
+    Kind.SHORT: "short",
+    Kind.LONG: "long",
+}
+"""Kinds of rounds, as batches have them."""
 
 
 class NothingFits(Refused):
@@ -82,6 +90,7 @@ class Submission:
             max_new_tokens=rollout.max_new_tokens,
             temperature=rollout.temperature,
             again=rollout.sample_retries,
+            kind=_SUBMITTED[shape.kind],
         )
         short = shape.kind is Kind.SHORT
         if rollout.selects or short:

@@ -257,6 +257,7 @@ class DrawsKept(Check):
                 event.min_version,
                 max(0, step - 1 - wanted.staleness) if wanted.staleness else None,
             ),
+            "kind": (event.kind, one.kind if one.kind in ("short", "long") else ""),
             "race": (event.race, race),
             "counted groups": (event.wanted, wanted.prompts if selects else 0),
             "counted samples": (event.counted, wanted.samples if surplus else 0),

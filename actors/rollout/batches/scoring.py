@@ -27,8 +27,6 @@ from gleaner.supervisor.system_messages import WaitState
 
 RETRY_S = 0.05
 MAX_RETRY_S = 2.0
-SHORT = "short"
-"""Kind of the batch of a short round: its longest responses are aborted, so its last items arrive earlier."""
 DEADLINE = "deadline"
 """Status of a response that ended at its deadline; it has the score of the text that there is."""
 
@@ -68,8 +66,7 @@ class Scoring:
 
     def opened(self, batch: Batch) -> None:
         """The rollout of a batch begins."""
-        kind = SHORT if batch.submitted.race else ""
-        self._notes.opened(batch.name, sum(map(len, batch.groups)), kind)
+        self._notes.opened(batch.name, sum(map(len, batch.groups)), batch.submitted.kind)
 
     def dropped(self, requests: Sequence[str]) -> None:
         """The verdicts of these requests are not needed."""

@@ -46,11 +46,13 @@ class Manager(Actor):
 
     def __init__(self) -> None:
         self.batches: dict[str, tuple[Prompt, ...]] = {}
+        self.kinds: list[str] = []
         self.fates = GroupFatesAre(kept=[], dropped=[], aborted=[])
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
         self.batches[message.batch.batch] = message.batch.prompts
+        self.kinds.append(message.batch.kind)
         return Done()
 
     @handles(GroupFates)
@@ -257,6 +259,17 @@ async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: P
         submission = await there.start()
         await submission.step(3, TRAINER)
         assert there.manager.batches["step-3"] == begun, "a restart launches the same groups"
+
+
+@pytest.mark.parametrize(("mode", "kinds"), [("off", ["", ""]), ("tail", ["short", "long"])])
+async def test_batch_of_a_step_has_the_kind_of_its_round(tmp_path: Path, mode: str, kinds: list[str]) -> None:
+    async with world(tmp_path, every=100, rounds={"mode": mode, "prompts_factor": 2}) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[1, 2, 3, 4], dropped=[], aborted=[])
+        await submission.settle(1)
+        await submission.step(2, TRAINER)
+    assert there.manager.kinds == kinds
 
 
 JOBS: dict[str, tuple[dict[str, object], dict[str, object]]] = {

@@ -135,13 +135,13 @@ async def test_finished_requests_are_scored_at_once(tmp_path: Path) -> None:
     assert set(proxy.asked.values()) == {1}
 
 
-@pytest.mark.parametrize(("race", "kind"), [("", ""), ("tokens", "short"), ("time", "short")])
-async def test_batch_is_announced_with_its_kind_when_it_is_a_short_round(
-    tmp_path: Path, race: Literal["", "tokens", "time"], kind: str
+@pytest.mark.parametrize("kind", ["", "short", "long"])
+async def test_batch_is_announced_with_the_kind_of_its_round(
+    tmp_path: Path, kind: Literal["", "short", "long"]
 ) -> None:
     proxy, manager = Proxy(), Manager(finished(4), config())
     batch = manager.state.log.batches["step-1"]
-    batch.submitted = msgspec.structs.replace(batch.submitted, race=race)
+    batch.submitted = msgspec.structs.replace(batch.submitted, kind=kind)
     async with TestSystem(tmp_path) as system:
         system.spawn(REWARD, lambda: proxy)
         system.spawn(MANAGER, lambda: manager)
