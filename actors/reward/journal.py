@@ -9,19 +9,19 @@ than the events do.
 
 import asyncio
 import logging
-from collections import Counter
 from collections.abc import Awaitable
 from typing import TypeAlias
 
 import numpy as np
 
-from gleaner.actors.reward.assignment.batches import RewardBatches, job_of
+from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.assignment.open_items import RewardItem
 from gleaner.actors.reward.assignment.passed_stages import PassedStages, StagePassed
+from gleaner.actors.reward.batch_limit import surplus_batches
 from gleaner.actors.reward.planning.forecast import BatchHistory
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
-from gleaner.actors.reward.verdict_cache import MOST_BATCHES, VerdictCache
+from gleaner.actors.reward.verdict_cache import VerdictCache
 from gleaner.supervisor import Journal, Message
 
 Log: TypeAlias = "logging.LoggerAdapter[logging.Logger]"
@@ -184,19 +184,17 @@ class RewardJournal:
             self._timeouts.restore(anchors_s.items())
 
     def _keep(self, event: VerdictGiven) -> None:
-        """For snapshots, of as many batches as the cache has: the end of a batch may never be reported."""
+        """For snapshots, of the batches that the cache has."""
         self._open.setdefault(event.batch, []).append(event)
-        while len(self._open) > MOST_BATCHES:
-            del self._open[next(iter(self._open))]
+        for batch in surplus_batches(self._open):
+            del self._open[batch]
 
     def _announce(self, event: BatchAnnounced) -> None:
-        """Of as many batches as are kept, since the end of a batch may never be reported: beyond that the
-        oldest of the job with the most goes, as in `RewardBatches`."""
+        """For snapshots, of the batches that `RewardBatches` has."""
         self._announced.pop(event.batch, None)
         self._announced[event.batch] = event
-        while len(self._announced) > MOST_BATCHES:
-            ((most, _),) = Counter(map(job_of, self._announced)).most_common(1)
-            del self._announced[next(batch for batch in self._announced if job_of(batch) == most)]
+        for batch in surplus_batches(self._announced):
+            del self._announced[batch]
 
     def _given(self, event: VerdictGiven) -> None:
         self._keep(event)

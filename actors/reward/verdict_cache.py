@@ -6,15 +6,16 @@ its proxy had them. A verdict of ours is not kept, since the item is scored agai
 
 from collections import OrderedDict
 
+from gleaner.actors.reward.batch_limit import surplus_batches
 from gleaner.actors.reward.scoring_queue import Verdict
 from gleaner.actors.reward.verdicts import OURS
 
-MOST_BATCHES = 64
 MOST_STRAY = 65_536
 
 
 class VerdictCache:
-    """See the module. At its limits the oldest batch, or the oldest stray verdict, is forgotten."""
+    """See the module. At its limits the oldest batch of the job with the most, or the oldest stray verdict,
+    is forgotten."""
 
     def __init__(self) -> None:
         self._batches: OrderedDict[str, dict[str, Verdict]] = OrderedDict()
@@ -43,8 +44,8 @@ class VerdictCache:
         if verdict.status in OURS:
             return
         self._batches.setdefault(batch, {}).setdefault(item, verdict)
-        while len(self._batches) > MOST_BATCHES:
-            self._batches.popitem(last=False)
+        for oldest in surplus_batches(self._batches):
+            del self._batches[oldest]
 
     def keep_stray(self, item: str, verdict: Verdict, stage: str, took_s: float) -> None:
         """A verdict of a stage for which no request is open."""

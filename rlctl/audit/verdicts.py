@@ -6,11 +6,10 @@ verdict that was computed although it was there.
 """
 
 import math
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 
+from gleaner.actors.reward.batch_limit import surplus_batches
 from gleaner.actors.reward.journal import BatchClosed, RewardSnapshot, VerdictGiven
-from gleaner.actors.reward.verdict_cache import MOST_BATCHES
 from gleaner.actors.reward.verdicts import OURS
 from gleaner.rlctl.audit.evidence import Evidence, some
 from gleaner.supervisor.message import Message
@@ -46,8 +45,8 @@ def _given(rewards: Sequence[Message]) -> Iterator[VerdictGiven]:
 
 
 def _given_twice(rewards: Sequence[Message]) -> Iterator[str]:
-    """Of batches that are over, and of the oldest ones beyond its limit, the proxy keeps none."""
-    open_batches: OrderedDict[str, set[str]] = OrderedDict()
+    """Of batches that are over, and of those beyond its limit, the proxy keeps none."""
+    open_batches: dict[str, set[str]] = {}
     for event in rewards:
         if isinstance(event, BatchClosed):
             open_batches.pop(event.batch, None)
@@ -57,8 +56,8 @@ def _given_twice(rewards: Sequence[Message]) -> Iterator[str]:
             if given.request in there:
                 yield f"the reward proxy has two verdicts of {given.request} of {given.batch}"
             there.add(given.request)
-            while len(open_batches) > MOST_BATCHES:
-                open_batches.popitem(last=False)
+            for batch in surplus_batches(open_batches):
+                del open_batches[batch]
 
 
 def _of_others(evidence: Evidence) -> Iterator[str]:

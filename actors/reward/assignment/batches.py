@@ -4,18 +4,16 @@ Owns T-hat of each active batch (DistRS eq. 1 and 2 over what is foreseen), whic
 history of the last batches of each kind. Pure: times are arguments.
 """
 
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.batch_limit import job_of, surplus_batches
 from gleaner.actors.reward.planning.forecast import BatchHistory, pooled
 
-MOST_BATCHES = 64
-"""Batches that are kept, of all jobs. Beyond that the oldest of the job with the most is forgotten, and its
-items come last: no job takes the place of another one's."""
 MOST_KINDS = 64
 LEAST_EXPIRY_S = 60.0
 """Of an announcement: the first response of a short batch may be late for reasons of machines."""
@@ -63,11 +61,6 @@ def kind_of(batch: str, announced: str = "") -> str:
     """`step` of `step-12`; `step short` if it was announced as a short round: its arrivals are others."""
     named = batch.rpartition("-")[0] or batch
     return f"{named} {announced}" if announced else named
-
-
-def job_of(batch: str) -> str:
-    """The job of an announced batch, by its name: `code` of `code/step-12`; "" where no jobs share."""
-    return batch.rpartition("/")[0]
 
 
 class RewardBatches:
@@ -178,11 +171,9 @@ class RewardBatches:
     def _begin(self, name: str, now_s: float, job: str, kind: str = "") -> RewardBatch:
         batch = self._batches[name] = RewardBatch(name, now_s, job=job, announced=kind)
         self._foresee(batch)
-        if len(self._batches) > MOST_BATCHES:
-            ((most, _),) = Counter(one.job for one in self._batches.values()).most_common(1)
-            oldest = next(one.name for one in self._batches.values() if one.job == most)
+        for oldest in surplus_batches(self._batches, lambda one: self._batches[one].job):
             del self._batches[oldest]
-            self.complete_s.pop(oldest, None)
+            self.complete_s.pop(oldest, None)  # its items come last
         return batch
 
     def _foresee(self, batch: RewardBatch) -> None:

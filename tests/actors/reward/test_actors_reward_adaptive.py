@@ -14,6 +14,7 @@ from gleaner.actors.protocol.reward import Score, ScoreText, Verdict
 from gleaner.actors.reward import journal
 from gleaner.actors.reward.assignment.batches import RewardBatches
 from gleaner.actors.reward.assignment.passed_stages import PassedStages
+from gleaner.actors.reward.batch_limit import MOST_BATCHES
 from gleaner.actors.reward.case_limits import CaseTimes
 from gleaner.actors.reward.entries import Entry
 from gleaner.actors.reward.journal import AnchorRaised, RewardJournal, RewardSnapshot
@@ -23,7 +24,7 @@ from gleaner.actors.reward.scoring import WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict as Scored
 from gleaner.actors.reward.settings import RewardSettings
 from gleaner.actors.reward.timeouts import AdaptiveTimeouts
-from gleaner.actors.reward.verdict_cache import MOST_BATCHES, VerdictCache
+from gleaner.actors.reward.verdict_cache import VerdictCache
 from gleaner.actors.reward.worker_process import WorkerProcess
 from gleaner.configs.load import from_tree
 from gleaner.supervisor import Actor, Journal
@@ -271,3 +272,22 @@ async def test_journal_keeps_the_announced_batch_of_a_job_beside_one_with_many()
     names = [one.batch for one in kept._state().announced]
     assert (names[0], names[-1]) == ("few/step-1", f"many/step-{2 * MOST_BATCHES - 1}")
     assert len(names) == MOST_BATCHES
+
+
+async def test_journal_keeps_the_verdicts_of_a_job_beside_one_with_many_batches(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(journal, "LEAST_EVENTS", 1)
+    store = MemoryJournal()
+    rest = RewardBatches(), PassedStages(), logging.LoggerAdapter(logging.getLogger())
+    kept = RewardJournal(Journal(store, "reward/proxy", 1), None, VerdictCache(), *rest)
+    await kept.replay(0.0)
+    kept.verdict_given("few/step-1", "r", Scored(1.0, "ok"))
+    for number in range(2 * MOST_BATCHES):
+        kept.verdict_given(f"many/step-{number}", f"r{number}", Scored(0.0, "ok"))
+        await asyncio.sleep(0)
+    again = VerdictCache()
+    await RewardJournal(Journal(store, "reward/proxy", 2), None, again, *rest).replay(0.0)
+    assert again.get("few/step-1", "r") == Scored(1.0, "ok")
+    assert again.get("many/step-0", "r0") is None
+    assert len(kept._state().verdicts) == len(again) == MOST_BATCHES

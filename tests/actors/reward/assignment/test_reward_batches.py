@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from gleaner.actors.reward.assignment.batches import LEAST_EXPIRY_S, MOST_BATCHES, RewardBatches, kind_of
+from gleaner.actors.reward.assignment.batches import LEAST_EXPIRY_S, RewardBatches, kind_of
 from gleaner.actors.reward.assignment.open_items import RewardItem
+from gleaner.actors.reward.batch_limit import MOST_BATCHES
 from gleaner.actors.reward.item_dispatch import ItemDispatch
 from gleaner.actors.reward.journal import BatchAnnounced
 from gleaner.actors.reward.planning.forecast import BatchHistory, pooled
