@@ -177,7 +177,9 @@ class SimScorer:
         if fault is Fault.JUDGE_AWAY and not (isinstance(item, pipe.StageItem) and item.stage == JUDGE):
             fault = None
         count = len(item.items) if isinstance(item, pipe.ScoreItems) else 1
-        takes_s = sum(self._takes_s() for _ in range(count))
+        # Words for tokens take what rule-based verifiers take, however long a verifier of this job does.
+        median_s = MEDIAN_S if isinstance(item, pipe.ReadItem) else self._law.median_s
+        takes_s = sum(self._takes_s(median_s) for _ in range(count))
         if fault is Fault.HANG or takes_s > deadline_s:
             await asyncio.sleep(deadline_s)
             raise WorkerHung(f"no answer within {deadline_s:g} s")
@@ -236,8 +238,8 @@ class SimScorer:
             return pipe.PassedOut(packed(Carried(own=CarriedScore(score=0.0))))
         return self._score(item.item, fault)
 
-    def _takes_s(self) -> float:
-        return self._law.median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
+    def _takes_s(self, median_s: float) -> float:
+        return median_s * math.exp(self._law.sigma * self._rng.gauss(0.0, 1.0))
 
     def _score(self, item: pipe.Scorable, fault: Fault | None) -> pipe.ScoreOut:
         if isinstance(item, pipe.TextItem):

@@ -3,12 +3,14 @@
 Verdicts are the same for the same tokens, and every fault leads to a verdict.
 """
 
+import asyncio
 import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import pytest
 
+from gleaner.actors.reward import pipe
 from gleaner.actors.reward.pool import PoolLimits, WorkerPool
 from gleaner.actors.reward.scoring import ScoringWorker, WorkerSpec
 from gleaner.actors.reward.scoring_queue import Verdict
@@ -51,6 +53,18 @@ def test_problems_and_scores_follow_from_their_names() -> None:
     assert all(16 <= len(prompt) <= 64 for prompt in prompts)
     assert len({tuple(prompt) for prompt in prompts}) == 8
     assert {verdict.status for verdict in verdicts} == {"ok"}
+
+
+def test_words_of_a_response_take_little_time_where_verifiers_are_slow() -> None:
+    async def use(pool: WorkerPool, faults: ScorerFaults) -> tuple[float, float]:
+        loop, begun_s = asyncio.get_running_loop(), asyncio.get_running_loop().time()
+        await pool.read(pipe.ReadItem("train", 0, [1, 2, 3]))
+        read_s = loop.time()
+        await pool.score("train", 0, [1, 2, 3])
+        return read_s - begun_s, loop.time() - read_s
+
+    read_s, scored_s = run(ScorerLaw(start_s=0.0, median_s=1.0), use)
+    assert read_s < 0.1 * scored_s
 
 
 def test_problems_differ_in_their_solve_rate() -> None:
