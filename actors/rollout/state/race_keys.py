@@ -5,15 +5,18 @@ closed groups are final, and an old bound of another group is still a bound. Not
 follows from the token log. Pure.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gleaner.actors.rollout.state.length_race import Lengths
 from gleaner.actors.rollout.state.race import Racer, chosen, group_key
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState, lengths
+
+Keys = NDArray[np.int64]
 
 _ENDED = (RequestState.FINISHED, RequestState.DROPPED)
 
@@ -37,8 +40,8 @@ class RaceKeys:
     """See the module; of one batch."""
 
     def __init__(self) -> None:
-        self._tokens: list[int] = []  # keys of closed groups, and bounds of the others as they were read last
-        self._open: set[int] = set()  # the others
+        self._tokens = np.zeros(0, np.int64)  # keys of closed groups, bounds of the others as they were read
+        self._closed = np.zeros(0, np.bool_)
         self.to_pass: list[int] | None = None
         """See `race.keys_to_pass`, of the last decision; None before the first."""
         self._stale = False  # responses got longer, and no bound was read
@@ -47,16 +50,14 @@ class RaceKeys:
         """Read the bounds of these groups anew; of all that are not closed where `touched` is None, or where
         `passed` left them out. Returns whether one of them met a key of `to_pass`."""
         self._grow(batch)
-        groups = sorted(self._open) if touched is None or self._stale else touched
+        if touched is None or self._stale:
+            left = np.flatnonzero(~self._closed)
+        else:
+            left = np.array([group for group in touched if not self._closed[group]], np.int64)
         self._stale = False
-        left = [group for group in groups if group in self._open]
-        passed = self.to_pass is None
-        for group, tokens in zip(left, _tokens(batch, left), strict=True):
-            before, now = self._tokens[group], group_key(tokens, count)
-            if now != before:
-                self._tokens[group] = now
-                passed = passed or self._between(before, now)
-        return passed
+        before, now = self._tokens[left], _keys(batch, left.tolist(), count)
+        self._tokens[left] = now
+        return self.to_pass is None or self._passed(before, now)
 
     def passed(self, batch: Racing, count: int) -> bool:
         """Whether longer responses alone can make more of the race certain. Reads the bounds, unless there is
@@ -64,33 +65,32 @@ class RaceKeys:
         self._stale = self.to_pass == []
         return not self._stale and self.look(batch, count)
 
-    def _between(self, before: int, now: int) -> bool:
-        keys = self.to_pass or []
-        low, high = sorted((before, now))
-        return bisect_left(keys, low) < bisect_right(keys, high)
+    def _passed(self, before: Keys, now: Keys) -> bool:
+        """Whether a bound that changed was at one of the keys, is, or has passed it."""
+        keys = np.array(self.to_pass or [], np.int64)
+        below = np.searchsorted(keys, np.minimum(before, now), "left")
+        up_to = np.searchsorted(keys, np.maximum(before, now), "right")
+        return bool(((below < up_to) & (before != now)).any())
 
     def close(self, batch: Racing, count: int) -> None:
         """Read the keys of the groups that were closed since the last call."""
         self._grow(batch)
-        closed = [group for group in self._open if batch.closed(group)]
-        for group, tokens in zip(closed, _tokens(batch, closed), strict=True):
-            self._tokens[group] = group_key(tokens, count)
-        self._open.difference_update(closed)
+        closed = [group for group in np.flatnonzero(~self._closed).tolist() if batch.closed(group)]
+        self._tokens[closed] = _keys(batch, closed, count)
+        self._closed[closed] = True
 
     def of(self, group: int) -> tuple[int, bool]:
         """The key of the group, and whether it is closed; a bound of the key if it is not."""
-        return self._tokens[group], group not in self._open
+        return self._tokens.item(group), self._closed.item(group)
 
     def lengths(self) -> Lengths:
-        """The same of all groups."""
-        closed = np.ones(len(self._tokens), dtype=np.bool_)
-        closed[list(self._open)] = False
-        return Lengths(np.array(self._tokens, dtype=np.int64), closed)
+        """The same of all groups, until the next call of another method."""
+        return Lengths(self._tokens, self._closed)
 
     def _grow(self, batch: Racing) -> None:
-        added = range(len(self._tokens), len(batch.groups))
-        self._open.update(added)
-        self._tokens += [0] * len(added)
+        if added := len(batch.groups) - len(self._tokens):
+            self._tokens = np.append(self._tokens, np.zeros(added, np.int64))
+            self._closed = np.append(self._closed, np.zeros(added, np.bool_))
 
 
 def racers(batch: Racing, group: int) -> list[Racer]:
@@ -110,15 +110,19 @@ def _racer(batch: Racing, log: RequestLog) -> Racer:
     return Racer(log.sample, len(_first(batch, log)), bool(log.again) or log.state in _ENDED)
 
 
-def _tokens(batch: Racing, groups: Sequence[int]) -> Iterator[list[int]]:
-    """Tokens of the first responses of each of these groups, which are hundreds of requests: read in one
-    call."""
-    firsts = [log if not log.again else _first(batch, log) for group in groups for log in batch.groups[group]]
-    counts, at = lengths(firsts), 0
-    for group in groups:
-        size = len(batch.groups[group])
-        yield counts[at : at + size]
-        at += size
+def _keys(batch: Racing, groups: Sequence[int], count: int) -> Keys:
+    """`race.group_key` of the first responses of each of these groups, which are hundreds of requests: read
+    in one call, and sorted in one where the groups are of one size."""
+    entered = [batch.groups[group] for group in groups]
+    firsts = list(chain.from_iterable(entered))
+    if batch.past:
+        firsts = [_first(batch, log) for log in firsts]
+    sizes, tokens = list(map(len, entered)), lengths(firsts)
+    if len(set(sizes)) == 1:
+        keys: Keys = np.sort(tokens.reshape(len(groups), -1), axis=1)[:, count - 1]
+        return keys
+    parts = np.split(tokens, np.cumsum(sizes)[:-1]) if groups else []
+    return np.array([group_key(part.tolist(), count) for part in parts], np.int64)
 
 
 def _first(batch: Racing, log: RequestLog) -> RequestLog:

@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
+import numpy as np
 
 from gleaner.actors.protocol.batches import Span
-from gleaner.actors.rollout.state.token_columns import NO_SLOT, TokenColumns
+from gleaner.actors.rollout.state.token_columns import NO_SLOT, Slots, TokenColumns
 
 
 class RequestState(enum.StrEnum):
@@ -159,10 +160,9 @@ class RequestLog:
             yield f"{self.id}: scored while {self.state}"
 
 
-def lengths(logs: Sequence[RequestLog]) -> list[int]:
+def lengths(logs: Sequence[RequestLog]) -> Slots:
     """The length of each of these requests, which have the same columns; one call where all are held."""
-    slots = [log.slot for log in logs]
-    if not logs or NO_SLOT in slots:
-        return [len(log) for log in logs]
-    found: list[int] = logs[0].columns.lengths(slots).tolist()
-    return found
+    slots = np.array([log.slot for log in logs], np.int64)
+    if not logs or (slots == NO_SLOT).any():
+        return np.array([len(log) for log in logs], np.int64)
+    return logs[0].columns.lengths(slots)

@@ -80,9 +80,9 @@ class TokenColumns:
         """Tokens of the slot."""
         return self._cursor.item(slot) - self._origin.item(slot)
 
-    def lengths(self, slots: Sequence[int]) -> Slots:
+    def lengths(self, slots: Sequence[int] | Slots) -> Slots:
         """The same of each of these slots."""
-        which = np.array(slots, np.int64)
+        which = np.asarray(slots, np.int64)
         lengths: Slots = self._cursor[which] - self._origin[which]
         return lengths
 

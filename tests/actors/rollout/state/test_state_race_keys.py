@@ -2,8 +2,11 @@
 
 from array import array
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
+from gleaner.actors.rollout.state.race import group_key
 from gleaner.actors.rollout.state.race_keys import RaceKeys
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
 from gleaner.actors.rollout.state.token_columns import TokenColumns
@@ -72,3 +75,34 @@ def test_bounds_left_out_without_a_key_to_pass_are_read_by_the_next_look() -> No
     batch.groups[0][0].state = RequestState.FINISHED
     keys.close(batch, 1)
     assert keys.of(0) == (9, True)
+
+
+@given(st.data())
+def test_look_reads_the_key_of_each_group_and_whether_one_met_a_key(data: st.DataObject) -> None:
+    columns, count = TokenColumns(), data.draw(st.integers(1, 3))
+    sizes = data.draw(st.lists(st.integers(count, 4), min_size=1, max_size=5))
+    batch, keys = TwoGroups(), RaceKeys()
+    batch.groups = [[_response(columns, group) for _ in range(size)] for group, size in enumerate(sizes)]
+    keys.look(batch, count)
+    keys.to_pass = sorted(data.draw(st.sets(st.integers(0, 8))))
+    due = False
+    for logs in batch.groups:
+        for log in logs:
+            for _ in range(data.draw(st.integers(0, 6))):
+                log.append(7, -0.5, "engine", 1, 1)
+        bound = group_key(map(len, logs), count)
+        due = due or (bound > 0 and any(key <= bound for key in keys.to_pass))
+    assert keys.look(batch, count) is due
+    for group, logs in enumerate(batch.groups):
+        assert keys.of(group) == (group_key(map(len, logs), count), False)
+
+
+def test_sample_that_is_generated_again_has_the_tokens_of_its_first_response() -> None:
+    batch, keys = TwoGroups(), RaceKeys()
+    batch.grow(0, 9)
+    first = batch.groups[0][0]
+    batch.past, batch.groups[0] = [first], [_response(first.columns, 0)]
+    batch.groups[0][0].again = 1
+    batch.grow(0, 2)
+    keys.look(batch, 1)
+    assert keys.of(0) == (9, False)
