@@ -1,11 +1,13 @@
 """The check of draws on hand-written journals of a job with rounds: of the lost and of periods."""
 
 from collections.abc import Iterator, Sequence
+from typing import Literal
 
 import pytest
-from content_story import CONTROLLER, SmallTruth, commit
+from content_story import CONTROLLER, LENGTH, SmallTruth, commit, prompts
 from msgspec.structs import replace
 
+from gleaner.actors.protocol.batches import BatchSubmitted
 from gleaner.actors.rollout.state.events import GroupsKept
 from gleaner.actors.training import round_draws
 from gleaner.actors.training.draw_events import RoundDrawn, RoundSettled
@@ -109,6 +111,17 @@ def test_snapshot_without_a_part_of_the_draws_is_reported(fact: Fact, text: str)
     found = reported([*shorts(2), drawn(3, "long", LONG, 12), fact])
     assert len(found) == bool(text)
     assert all(text in one for one in found)
+
+
+@pytest.mark.parametrize(("kind", "wrong"), [("long", 0), ("", 1), ("short", 1)])
+def test_batch_with_another_kind_than_its_round_is_reported(
+    kind: Literal["", "short", "long"], wrong: int
+) -> None:
+    batch = BatchSubmitted(
+        batch="step-3", version=2, prompts=prompts(*LONG), max_new_tokens=LENGTH, kind=kind
+    )
+    found = reported([*shorts(2), drawn(3, "long", LONG, 12), commit(batch)])
+    assert sum("was submitted with kind" in text for text in found) == wrong
 
 
 @pytest.mark.parametrize(
