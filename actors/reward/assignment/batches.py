@@ -46,7 +46,7 @@ class RewardBatch:
 
     @property
     def kind(self) -> str:
-        """Batches of one kind are alike: those of steps, of their short rounds, of evaluations."""
+        """Batches of one kind are alike: those of whole steps, short rounds, long rounds, evaluations."""
         return kind_of(self.name, self.announced)
 
     def history(self) -> BatchHistory | None:

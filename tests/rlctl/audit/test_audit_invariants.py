@@ -11,6 +11,7 @@ from gleaner.actors.cluster.state_manager import Rewound
 from gleaner.actors.protocol.batches import Span
 from gleaner.actors.protocol.cluster import StepTrained, TrainedSample
 from gleaner.actors.protocol.rollout import BatchLedger, RequestLedger
+from gleaner.actors.reward.batch_limit import MOST_BATCHES
 from gleaner.actors.reward.journal import BatchClosed, RewardSnapshot, VerdictGiven
 from gleaner.actors.rollout.state.events import Counters
 from gleaner.rlctl.audit.invariants import CheckpointSeen, Evidence, State, audit, lineage, states
@@ -309,6 +310,14 @@ def test_verdict_that_the_reward_proxy_has_twice_is_found() -> None:
     assert broken(replace(whole(), rewards=[kept, given()])) == {"I7"}
     over = [given(), BatchClosed(batch="step-2"), given()]
     assert audit(replace(whole(), rewards=over)) == [], "its batch was over: it is computed again"
+
+
+def test_verdict_given_twice_is_found_beside_a_job_with_many_batches() -> None:
+    many = [given(f"r{number}", f"many/step-{number}") for number in range(MOST_BATCHES + 1)]
+    first, last = given("r", "few/step-1"), given("r0", "many/step-0")
+    found = texts(replace(whole(), rewards=[first, *many, first, last]))
+    assert "two verdicts of r of few/step-1" in found
+    assert "two verdicts of r0" not in found, "the job's own oldest batch was forgotten"
 
 
 def test_verdict_that_counts_with_another_score_is_found() -> None:
