@@ -8,7 +8,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from gleaner.actors.protocol.step_times import RoundKinds
+from msgspec import structs
+
+from gleaner.actors.protocol.step_times import RoundKinds, StepTimes
 
 Groups = list[list[int]]
 """Tokens of the responses of some groups."""
@@ -34,6 +36,14 @@ class TailPlan:
 def gain_of(rounds_s: float, whole_s: float) -> float | None:
     """The share of a whole step by which a step with rounds is shorter; None of times that are not known."""
     return 1 - rounds_s / whole_s if whole_s > 0 and math.isfinite(rounds_s) else None
+
+
+def with_begun(times: StepTimes, gain: float | None) -> StepTimes:
+    """The measurements, with a short round ahead if the rounds of the job begin by this predicted gain."""
+    rounds = times.rounds
+    if rounds is None or rounds.begins is None or gain is None or gain < rounds.begins:
+        return times
+    return structs.replace(times, rounds=structs.replace(rounds, ahead="short"))
 
 
 def parts_of(lengths: Mapping[str, Groups], rounds: RoundKinds) -> Parts | None:

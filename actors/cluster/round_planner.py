@@ -12,10 +12,10 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
-from gleaner.actors.cluster.round_parts import TailPlan
+from gleaner.actors.cluster.round_parts import TailPlan, with_begun
 from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import of_another_kind
-from gleaner.actors.protocol.step_times import RoundKinds, StepTimes
+from gleaner.actors.protocol.step_times import StepTimes
 
 
 class KindPolicy(Protocol):
@@ -62,12 +62,13 @@ class RoundPlanner:
             return self._policy.next(state, times)
         after = self._policy.next(_own(state, rounds.done), times)
         kinds = {**state.kinds, rounds.done: _kind(after)}
-        planned = self._ahead(kinds, after, rounds, times)
+        tail = self._policy.tail(kinds, times)
+        times = with_begun(times, tail.gain)
+        planned = self._ahead(kinds, after, times)
         n_prem = self._policy.period_prem(kinds, times, state.n_prem)
         if n_prem is None:  # of whole steps, or by the rule after the round that needs most
             needs_most = rounds.done != "short" or math.isinf(rounds.shorts)
             n_prem = after.n_prem if needs_most or not state.kinds else state.n_prem
-        tail = self._policy.tail(kinds, times)
         return replace(
             planned,
             n_prem=n_prem,
@@ -77,9 +78,9 @@ class RoundPlanner:
             tail_surplus=tail.surplus,
         )
 
-    def _ahead(
-        self, kinds: Mapping[str, KindState], after: SeedingState, rounds: RoundKinds, times: StepTimes
-    ) -> SeedingState:
+    def _ahead(self, kinds: Mapping[str, KindState], after: SeedingState, times: StepTimes) -> SeedingState:
+        rounds = times.rounds
+        assert rounds is not None, "checked by its caller"
         known = kinds.get(rounds.ahead)
         if known is None:  # the window as it is, where nothing is known of its lengths
             return self._policy.first(kinds, after, times) or replace(after, predicted_s=0.0)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import structs
 
+from gleaner.actors.cluster.round_parts import with_begun
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.seeding_model import LEAST_STEP_S
 from gleaner.actors.cluster.step_statistics import StepStatistics, ready, with_machines
@@ -42,6 +43,7 @@ class WidthPlanner:
 
     def next(self, state: WidthState, seeding: SeedingState, times: StepTimes) -> WidthState:
         """The state of the coming step. seeding: the plan of that step."""
+        times = with_begun(times, seeding.tail_gain)
         seen = times.seen
         if self._settings.width_plan == "off" or seen is None or times.mean_prem <= 0:
             return state

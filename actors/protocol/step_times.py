@@ -39,13 +39,15 @@ class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
     """The rounds of a job that has them: the kind of the measured step, that of the next one, the number of
     short rounds for each long one (inf if there is never a long one), and the groups that a short round
     launches beside those that count. surpluses: what this number may be in the next period, where the plan
-    decides it and a period is over; else none."""
+    decides it and a period is over; else none. begins: the least `Plan.tail_gain` with which the next step is
+    a short round instead; None: it is of the kind `ahead` in any case."""
 
     done: str
     ahead: str
     shorts: float
     surplus: int = 0
     surpluses: list[int] = []
+    begins: float | None = None
 
 
 class StepTimes(msgspec.Struct, frozen=True, kw_only=True):

@@ -113,6 +113,17 @@ class RoundDraws:
         if self._auto and self._last_kind is not Kind.SHORT:
             self._rounds_now = has_rounds(self._rounds_now, gain)
 
+    def may_begin(self, batch: str, step: int) -> bool:
+        """Whether the batch of this step becomes a short round as soon as rounds are found to be faster."""
+        if self._rounds_now or batch in self._rounds:
+            return False
+        return shape_of(self._rule, step, self._free(), self._coming()).kind is Kind.SHORT
+
+    def begin(self, gain: float | None) -> None:
+        """Have rounds from the next batch on, if a job of whole steps gains enough by them (`auto`)."""
+        if not self._rounds_now:
+            self.consider(gain)
+
     def choices(self) -> list[int]:
         """What the surplus may be from the next step on; none while it stays: in a period, and in a job whose
         plans do not decide it."""

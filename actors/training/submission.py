@@ -26,7 +26,7 @@ from gleaner.actors.training.job_journal import JobProgress, StepFinished
 from gleaner.actors.training.retrying_ask import RetryingAsk
 from gleaner.actors.training.round_draws import RoundDraws
 from gleaner.actors.training.round_end import RoundEnd, round_end
-from gleaner.actors.training.rounds import Kind, Shape
+from gleaner.actors.training.rounds import LEAST_GAIN, Kind, Shape
 from gleaner.actors.training.seeds import request_seed
 from gleaner.configs.schema import Config
 from gleaner.supervisor import AskFailed, Context, Done, Refused
@@ -166,13 +166,16 @@ class Submission:
             shorts=draws.shorts,
             surplus=draws.rule.surplus,
             surpluses=draws.choices(),
+            begins=LEAST_GAIN if draws.may_begin(f"step-{step + 1}", step + 1) else None,
         )
 
     def planned(self, plan: Plan) -> None:
-        """The plan of the next step. The gain that it predicts counts from the step after it on, since this
-        one is planned by its kind; the surplus from this one on, if a period begins with it."""
+        """The plan of the next step. Rounds begin with this step if it predicts enough gain; they end after
+        the one that follows, since this one is planned as a round. Its surplus counts from this step on, if a
+        period begins with it."""
         self._gain = plan.tail_gain
         if isinstance(self._draws, RoundDraws):
+            self._draws.begin(plan.tail_gain)
             self._draws.choose(plan.tail_surplus)
 
     def _shape(self, step: int) -> Shape:

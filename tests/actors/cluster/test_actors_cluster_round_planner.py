@@ -347,6 +347,35 @@ def test_gain_of_rounds_follows_lengths_and_engines(hard: float, engines: int, p
     assert (state.tail_gain > 0.1) if pays else (state.tail_gain < 0.02)
 
 
+@pytest.mark.parametrize("pays", [True, False])
+def test_step_ahead_is_planned_as_a_short_round_if_its_own_plan_begins_rounds(pays: bool) -> None:
+    rng = np.random.default_rng(5)
+    lengths = sorted(
+        (
+            sorted(round(600 * math.exp(rng.normal(0, 0.1)) * (12 if number < 2 else 1)) for _ in range(4))
+            for number in range(20)
+        ),
+        key=max,
+    )
+    times = whole_step(lengths, 32)
+
+    def planned_after(rounds: RoundKinds) -> SeedingState:
+        policy = RoundPlanner(model())
+        return policy.next(policy.initial(32), msgspec.structs.replace(times, rounds=rounds))
+
+    whole = RoundKinds(done="plain", ahead="plain", shorts=4.0, surplus=16)
+    gain = planned_after(whole).tail_gain
+    assert gain is not None
+    assert gain > 0.1
+    if pays:
+        begins, ahead = gain, "short"
+    else:
+        begins, ahead = gain + 0.01, "plain"
+    expected = planned_after(msgspec.structs.replace(whole, ahead=ahead))
+    assert planned_after(msgspec.structs.replace(whole, begins=begins)) == expected
+    assert planned_after(msgspec.structs.replace(whole, ahead="short")) != planned_after(whole)
+
+
 @pytest.mark.parametrize(("hard", "surplus"), [(1, 8), (4, 24), (6, 48)])
 def test_plan_launches_as_much_as_the_share_of_long_prompts_needs(hard: int, surplus: int) -> None:
     rng = np.random.default_rng(5)

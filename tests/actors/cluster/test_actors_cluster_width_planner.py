@@ -5,6 +5,7 @@ from msgspec import structs
 from gleaner.actors.cluster.seeding import KindState, SeedingState
 from gleaner.actors.cluster.step_statistics import StepStatistics
 from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
+from gleaner.actors.cluster.widths import KindWidth
 from gleaner.actors.protocol.step_times import RoundKinds, Seen, StepTimes
 from gleaner.actors.protocol.throughput import EnginePace
 from gleaner.configs.schema import Engine
@@ -63,6 +64,16 @@ def rounds(done: str, ahead: str) -> RoundKinds:
 
 def told(total: int, kinds: RoundKinds | None = None) -> StepTimes:
     return structs.replace(TIMES, retracted=total, rounds=kinds)
+
+
+def test_width_is_that_of_the_kind_that_begins_by_the_plan() -> None:
+    paper = planner("paper")
+    kinds = {"plain": KindWidth(width=1), "short": KindWidth(width=4)}
+    begins = structs.replace(rounds("plain", "plain"), begins=0.03)
+    for gain, width in ((0.02, 1), (0.03, 4), (None, 1)):
+        seeding = structs.replace(SEEDING, tail_gain=gain)
+        state = WidthState(width=1, kinds=kinds)
+        assert paper.next(state, seeding, told(0, begins)).width == width
 
 
 def test_job_begins_with_its_first_width_and_keeps_it_when_the_plan_is_off() -> None:

@@ -261,6 +261,28 @@ async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: P
         assert there.manager.batches["step-3"] == begun, "a restart launches the same groups"
 
 
+@pytest.mark.parametrize(("gain", "kind"), [(None, ""), (0.02, ""), (0.03, "short")])
+async def test_rounds_begin_with_the_step_whose_plan_finds_that_they_gain_enough(
+    tmp_path: Path, gain: float | None, kind: str
+) -> None:
+    rounds: dict[str, object] = {"mode": "auto", "prompts_factor": 2}
+    async with world(tmp_path, every=100, rounds=rounds) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 3], dropped=[], aborted=[])
+        await submission.settle(1)
+        whole = RoundKinds(done="plain", ahead="plain", shorts=1.0, surplus=4, begins=0.03)
+        assert submission.rounds(1) == whole
+        submission.planned(Plan(t_seed_s=1.0, n_prem=0, tail_gain=gain))
+        await submission.step(2, TRAINER)
+        assert there.manager.kinds == ["", kind]
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 3], dropped=[], aborted=[])
+        await submission.settle(2)
+        done = submission.rounds(2)
+        assert done is not None
+        assert (done.done, done.begins) == ((kind, None) if kind else ("plain", 0.03))
+
+
 @pytest.mark.parametrize(("mode", "kinds"), [("off", ["", ""]), ("tail", ["short", "long"])])
 async def test_batch_of_a_step_has_the_kind_of_its_round(tmp_path: Path, mode: str, kinds: list[str]) -> None:
     async with world(tmp_path, every=100, rounds={"mode": mode, "prompts_factor": 2}) as there:

@@ -293,6 +293,24 @@ def test_job_with_auto_leaves_its_rounds_after_a_long_round_only() -> None:
     assert kinds == ["short", "short", "long", "plain", "plain"]
 
 
+def test_rounds_begin_with_a_batch_that_is_not_drawn_and_can_be_short() -> None:
+    draws = RoundDraws(PROBLEMS, rule(6), auto=True)
+    assert draws.may_begin("step-1", 1)
+    assert not draws.may_begin("step-20", 20), "no later step could train what it defers"
+    event = draws.draw("step-1", 4, 1)
+    assert event is not None
+    draws.apply(event)
+    assert not draws.may_begin("step-1", 1), "it was submitted ahead"
+    draws.begin(0.02)
+    assert draws.may_begin("step-2", 2), "the gain is too small"
+    draws.begin(0.03)
+    assert not draws.may_begin("step-2", 2), "it is a short round in any case"
+    assert draws.shape("step-2", 2).kind is Kind.SHORT
+    draws.begin(-0.1)
+    assert draws.shape("step-2", 2).kind is Kind.SHORT, "its plan is that of a round"
+    assert not RoundDraws(PROBLEMS, rule(6)).may_begin("step-1", 1), "there are rounds from the first step on"
+
+
 def rule(
     launched: int, steps: int = 20, *, prompts: int = 4, drain: bool = True, ahead: int = 0
 ) -> RoundRule:
