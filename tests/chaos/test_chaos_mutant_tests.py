@@ -26,6 +26,7 @@ def mutant() -> Mutant:
     )
 
 
+@pytest.mark.long
 def test_tests_notice_a_bad_mutant_and_pass_without_one(mutant: Mutant) -> None:
     assert run_tests("", [TESTS]).passed
     end = run_tests(mutant.name, [TESTS])
@@ -49,6 +50,7 @@ def test_copy_of_the_checkout_alone_has_the_mutant(mutant: Mutant) -> None:
     assert (ROOT / file).read_text(encoding="utf-8") == plain
 
 
+@pytest.mark.long
 def test_planted_source_alone_changes_nothing_when_modules_are_imported() -> None:
     """A mutant whose module could not be imported that way would count as noticed, whatever it changes."""
     script = (

@@ -2,12 +2,12 @@
 
 The seed that caught a bug last is tried first (caught.toml). When code moves, a seed may meet other events.
 Then a few more seeds may catch the bug before the test fails. `python -m gleaner.chaos.hunt --write` renews
-the file. One bug of each check shows that it is awake; the other bugs are tried every night.
+the file. One bug of each check, the one that is caught soonest, shows that it is awake; the other bugs are
+tried every night.
 """
 
 import asyncio
 import hashlib
-from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -32,18 +32,14 @@ BY_RUN = sorted(MUTATIONS, key=lambda it: (it.campaign, it.lead, it.faults))
 """Bugs that are hunted in the same run follow each other, so that one process mostly tests all of them."""
 
 
-OF_EACH_CHECK = 1
-"""Bugs of one check that are tried in every run of the tests."""
-
-
 def params() -> Iterator[ParameterSet]:
-    """All bugs; those beyond the first of a check are for the night."""
-    seen: Counter[str] = Counter()
+    """All bugs; those that are not the soonest of their check are for the night."""
+    soonest: dict[str, str] = {}
+    for caught in sorted(CAUGHT.values(), key=lambda it: it.at_s):
+        soonest.setdefault(caught.check, caught.name)
     for mutation in BY_RUN:
-        check = CAUGHT[mutation.name].check
-        seen[check] += 1
-        marks = [pytest.mark.long] if seen[check] > OF_EACH_CHECK else []
-        yield pytest.param(mutation, marks=marks, id=mutation.name)
+        by_day = mutation.name == soonest[CAUGHT[mutation.name].check]
+        yield pytest.param(mutation, marks=[] if by_day else [pytest.mark.long], id=mutation.name)
 
 
 class Calm:

@@ -10,7 +10,7 @@ from gleaner.actors.engine.builtin.layer_budget import layer_bytes, sizes_of
 from gleaner.actors.model.qwen3_config import Qwen3Config
 from tests.gateway.judge_model import make_judge
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.long, pytest.mark.timeout(900)]
 
 LAYERS, RESERVE_MB = 24, 80
 CONFIG = """

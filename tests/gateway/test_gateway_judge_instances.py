@@ -15,7 +15,7 @@ from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
 from gleaner.nodeagent.model_discovery import VARIABLE, with_judge
 
-pytestmark = [pytest.mark.realprocess, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.realprocess, pytest.mark.long, pytest.mark.timeout(600)]
 
 MODEL = "judge-tiny"
 ITEMS = 24

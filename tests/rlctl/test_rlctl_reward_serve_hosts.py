@@ -78,6 +78,7 @@ def processes(host: Program) -> set[int]:
     return {one.pid for one in psutil.Process(host.process.pid).children(recursive=True)}
 
 
+@pytest.mark.long
 @pytest.mark.realprocess
 def test_host_joins_each_life_of_a_service_and_drains_on_sigterm(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as free:

@@ -28,6 +28,7 @@ from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.weights.agent import TransferAgent
+from gleaner.actors.weights.delta.service import JOIN_DELTA_S
 from gleaner.actors.weights.disk.layout import INDEX
 from gleaner.actors.weights.disk.writer import DiskWriter
 from gleaner.actors.weights.image.store import ImageStore
@@ -281,7 +282,7 @@ def trained(steps: int) -> dict[str, Tensor]:
 
 
 async def on_disk(job: Job, version: int) -> None:
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(JOIN_DELTA_S + 60):  # the part of a killed owner is waited for
         while job.shown("one", "on_disk") != str(version):
             await asyncio.sleep(0.02)
 

@@ -259,7 +259,7 @@ def equals_calm_run(outcome: Outcome, model: JobModel = MODEL) -> None:
     assert trained(outcome) == trained(calm(model))
 
 
-@pytest.mark.parametrize("process", ["rollout", "agent"])
+@pytest.mark.parametrize("process", [pytest.param("rollout", marks=pytest.mark.long), "agent"])
 def test_race_is_the_same_when_manager_or_controller_dies_one_group_before_its_end(process: str) -> None:
     cluster = SimCluster(setup(MODEL, "limits.journal_events=30"))  # a restart begins in the middle of a race
     at_rest = dict[str, int]()
@@ -276,6 +276,7 @@ def test_race_is_the_same_when_manager_or_controller_dies_one_group_before_its_e
     assert seen.kept[struck[0]] == PROMPTS
 
 
+@pytest.mark.long
 def test_surplus_is_aborted_when_the_manager_dies_between_decision_and_aborts() -> None:
     cluster = SimCluster(setup(SLOW_MODEL))
     before = set[str]()
@@ -294,7 +295,7 @@ def test_surplus_is_aborted_when_the_manager_dies_between_decision_and_aborts() 
     ("look", "process"),
     [
         pytest.param(fates_asked, "agent", marks=pytest.mark.long),
-        (fates_received, "rollout"),
+        pytest.param(fates_received, "rollout", marks=pytest.mark.long),
         (fates_answered, "agent"),
         pytest.param(settled, "agent", marks=pytest.mark.long),
     ],
