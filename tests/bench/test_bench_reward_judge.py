@@ -30,6 +30,7 @@ def test_items_that_come_together_share_the_judge() -> None:
     assert len(found.busy) == 1
 
 
+@pytest.mark.long
 def test_shared_judge_is_used_more_and_answers_later() -> None:
     alone, shared = (judge_share.use(1, jobs, 8, 128) for jobs in (1, 4))
     assert 2 * alone.busy < shared.busy < 1

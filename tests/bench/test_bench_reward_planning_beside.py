@@ -7,6 +7,7 @@ import pytest
 from bench.reward.planning_beside import main
 
 
+@pytest.mark.long
 def test_plans_are_made_in_their_phase_alone(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--items", "300", "--batches", "3", "--seconds", "1.5", "--rounds", "1", "--json"]) == 0
     idle, planning = json.loads(capsys.readouterr().out)

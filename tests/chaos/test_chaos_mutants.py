@@ -86,6 +86,7 @@ def test_sample_has_equally_many_of_each_package(mutants: list[Mutant]) -> None:
     assert sample == drawn(mutants, 18, seed=5)
 
 
+@pytest.mark.long
 def test_campaign_notices_a_bad_mutant_and_is_clean_without_one(mutants: list[Mutant]) -> None:
     (bad,) = [
         it

@@ -193,8 +193,9 @@ def planner_of(service: psutil.Process) -> psutil.Process | None:
     return None
 
 
+@pytest.mark.long
 @pytest.mark.realprocess
-@pytest.mark.parametrize("hosts", [pytest.param("0", marks=pytest.mark.long), "1"])
+@pytest.mark.parametrize("hosts", ["0", "1"])
 def test_service_has_a_plan_and_another_planner_when_that_is_killed(folder: Path, hosts: str) -> None:
     words = ["--set", "reward.planner.kind=distrs", *(["--hosts", hosts] if hosts != "0" else [])]
     served = started("job.toml", "--listen", "127.0.0.1:0", "--json", *words)

@@ -67,6 +67,7 @@ def plain_finish(items: Items, workers: tuple[int, ...], order: Order) -> list[f
     return finish
 
 
+@settings(max_examples=30)
 @given(some_items(), WORKERS, st.sampled_from(Order))
 def test_queue_model_agrees_with_a_plain_one(items: Items, workers: tuple[int, int], order: Order) -> None:
     assert outcome_of(items, workers, order).finish_s.tolist() == plain_finish(items, workers, order)
