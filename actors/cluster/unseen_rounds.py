@@ -27,7 +27,7 @@ def of_whole_steps(
     if not 0 < count < len(whole) or kind not in ("short", "long"):
         return None
     groups = whole[:-count] if kind == "short" else whole[-count:]
-    return of_lengths(newest, groups, rounds.surplus if kind == "short" else 0)
+    return of_lengths(newest, groups, rounds.surplus + rounds.spare if kind == "short" else 0)
 
 
 def guessed_long(kinds: Mapping[str, KindState], newest: StepStatistics, limit: int) -> StepStatistics | None:

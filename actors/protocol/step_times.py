@@ -38,14 +38,16 @@ class Seen(msgspec.Struct, frozen=True, kw_only=True):
 class RoundKinds(msgspec.Struct, frozen=True, kw_only=True):
     """The rounds of a job that has them: the kind of the measured step, that of the next one, the number of
     short rounds for each long one (inf if there is never a long one), and the groups that a short round
-    launches beside those that count. surpluses: what this number may be in the next period, where the plan
-    decides it and a period is over; else none. begins: the least `Plan.tail_gain` with which the next step is
-    a short round instead; None: it is of the kind `ahead` in any case."""
+    launches beside those that count. spare: more groups that it launches, as so many uniform ones are
+    expected. surpluses: what `surplus` may be in the next period, where the plan decides it and a period is
+    over; else none. begins: the least `Plan.tail_gain` with which the next step is a short round instead;
+    None: it is of the kind `ahead` in any case."""
 
     done: str
     ahead: str
     shorts: float
     surplus: int = 0
+    spare: int = 0
     surpluses: list[int] = []
     begins: float | None = None
 

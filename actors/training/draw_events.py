@@ -44,7 +44,8 @@ class Returned(Message, frozen=True):
 class RoundDrawn(Message, frozen=True):
     """Journaled: the draws of the groups of `batch` from `first` on, in a round of this kind with so many
     samples each; `cursor` counts the new draws so far, these included. The others are deferred draws, which
-    stay in the queue until the round is settled. held: new draws that go to the queue without a launch."""
+    stay in the queue until the round is settled. held: new draws that go to the queue without a launch.
+    spare: of the groups, those that a short round launches because so many uniform ones are expected."""
 
     batch: str
     kind: str
@@ -53,6 +54,7 @@ class RoundDrawn(Message, frozen=True):
     draws: tuple[int, ...]
     cursor: int
     held: tuple[int, ...] = ()
+    spare: int = 0
 
 
 class RoundRedrawn(Message, frozen=True):

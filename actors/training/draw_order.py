@@ -17,7 +17,13 @@ def draw_order_of(config: Config) -> DrawOrder:
         return ProblemOrder(config.train_problems, rollout.prompts)
     launched = rounds.launched(rollout.prompts, rollout.samples)
     rule = RoundRule(
-        rollout.prompts, rollout.samples, *launched, config.job.steps, rounds.drain, rollout.staleness
+        rollout.prompts,
+        rollout.samples,
+        *launched,
+        config.job.steps,
+        rounds.drain,
+        rollout.staleness,
+        refills=rollout.max_refills * rollout.prompts * rollout.drop_uniform,
     )
     return RoundDraws(
         config.train_problems,

@@ -20,8 +20,8 @@ class ProblemsDrawn(Message, frozen=True):
 
 
 class RoundKept(Message, frozen=True):
-    """In a snapshot: an open or recent round; kind, groups and samples as it was launched, and the draw of
-    each group."""
+    """In a snapshot: an open or recent round; kind, groups (spare ones of them) and samples as it was
+    launched, and the draw of each group."""
 
     batch: str
     kind: str
@@ -29,6 +29,7 @@ class RoundKept(Message, frozen=True):
     samples: int
     draws: tuple[int, ...]
     settled: bool
+    spare: int = 0
 
 
 class RoundsDrawn(Message, frozen=True):
@@ -36,7 +37,9 @@ class RoundsDrawn(Message, frozen=True):
     first deferred first; launched: draws of open rounds; each with the step that launched it first. rounds:
     the kept ones, the oldest first; newest: the kind of the newest; on: whether the job has rounds now
     (`auto`); surplus: of the newest short round or of the next one; held: draws that the newest short round
-    deferred without a launch. holds: long problems, each with its draws that may be held yet."""
+    deferred without a launch. holds: long problems, each with its draws that may be held yet. uniform: of the
+    newest rounds that were no long ones, the oldest first, groups that counted and uniform ones that were
+    dropped."""
 
     cursor: int
     queue: tuple[tuple[int, int], ...]
@@ -47,6 +50,7 @@ class RoundsDrawn(Message, frozen=True):
     surplus: int
     held: int
     holds: tuple[tuple[int, int], ...]
+    uniform: tuple[tuple[int, int], ...] = ()
 
 
 DrawSnapshot = ProblemsDrawn | RoundsDrawn

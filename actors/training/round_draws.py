@@ -36,6 +36,7 @@ from gleaner.actors.training.rounds import (
     whole_shape,
     with_surplus,
 )
+from gleaner.actors.training.uniform_share import UniformShare
 
 NO_ROUNDS = "rounds.mode: expected off, as the journal of this run has it, got tail"
 
@@ -58,6 +59,7 @@ class _Round:
             samples=shape.samples,
             draws=tuple(self.draws),
             settled=self.settled,
+            spare=shape.spare,
         )
 
 
@@ -85,6 +87,7 @@ class RoundDraws:
         self._problems, self._rule, self._own_seeds, self._auto = problems, rule, own_seeds, auto
         self._planned = planned
         self._history = ProblemHistory(problems) if history else None
+        self._uniform = UniformShare() if rule.refills else None
         self._held = 0  # by the newest short round
         self._rounds_now = not auto
         self._last_kind = Kind.PLAIN  # of the newest batch
@@ -107,6 +110,11 @@ class RoundDraws:
     def rule(self) -> RoundRule:
         """The rule of the job's rounds, with the surplus of the newest short round or of the next one."""
         return self._rule
+
+    @property
+    def spare(self) -> int:
+        """Spare groups of the next short round, as far as the end of the job has room for them."""
+        return 0 if self._uniform is None else self._uniform.spare(self._rule, self._problems)
 
     def consider(self, gain: float | None) -> None:
         """Have rounds or whole steps from the next period on (`auto`). gain: see `Plan.tail_gain`."""
@@ -173,7 +181,7 @@ class RoundDraws:
             return one.shape
         if not self._rounds_now:
             return whole_shape(self._rule, self._free())
-        return shape_of(self._rule, step, self._free(), self._coming())
+        return shape_of(self._rule, step, self._free(), self._coming(), self.spare)
 
     def draw(self, batch: str, until: int, step: int) -> RoundDrawn | None:
         """The event that gives the batch draws for its groups up to `until`; None when it has them, or is
@@ -190,7 +198,8 @@ class RoundDraws:
         deferred = [one for one in self._queue if one not in taken][:count]
         if shape.kind is not Kind.LONG:
             deferred = []
-        held = self._to_hold(step, count) if one is None and shape.kind is Kind.SHORT else ()
+        spare = shape.spare if one is None else 0
+        held = self._to_hold(step, count, spare) if one is None and shape.kind is Kind.SHORT else ()
         cursor = self._cursor + count - len(deferred) + len(held)
         new = [number for number in range(self._cursor, cursor) if number not in held]
         return RoundDrawn(
@@ -201,6 +210,7 @@ class RoundDraws:
             draws=(*deferred, *new),
             cursor=cursor,
             held=held,
+            spare=spare,
         )
 
     def redraw(self, batch: str, unfit: Mapping[int, int]) -> RoundRedrawn | None:
@@ -229,7 +239,7 @@ class RoundDraws:
         """Change by one event. Raises OtherDraws for one of a job without rounds."""
         match event:
             case RoundDrawn():
-                launched = Shape(Kind(event.kind), len(event.draws), event.samples)
+                launched = Shape(Kind(event.kind), len(event.draws), event.samples, event.spare)
                 if event.first == 0:
                     self._began(launched)
                     self._hold(event.batch, event.held)
@@ -269,6 +279,7 @@ class RoundDraws:
             surplus=self._rule.surplus,
             held=self._held,
             holds=() if self._history is None else self._history.holds(),
+            uniform=() if self._uniform is None else self._uniform.rounds(),
         )
 
     def restore(self, snapshot: DrawSnapshot) -> None:
@@ -278,7 +289,9 @@ class RoundDraws:
         self._cursor, self._held = snapshot.cursor, snapshot.held
         self._queue, self._launched = dict(snapshot.queue), dict(snapshot.launched)
         self._rounds = {
-            one.batch: _Round(Shape(Kind(one.kind), one.groups, one.samples), list(one.draws), one.settled)
+            one.batch: _Round(
+                Shape(Kind(one.kind), one.groups, one.samples, one.spare), list(one.draws), one.settled
+            )
             for one in snapshot.rounds
         }
         self._last_kind = Kind(snapshot.newest)
@@ -288,20 +301,23 @@ class RoundDraws:
             self._rule = with_surplus(self._rule, snapshot.surplus)
         if self._history is not None:
             self._history.restore(snapshot.holds)
+        if self._uniform is not None:
+            self._uniform.restore(snapshot.uniform)
 
     def _began(self, shape: Shape) -> None:
         """The newest batch has this round; later draws of an earlier one are none."""
         self._last_kind = shape.kind
         if self._planned and shape.kind is Kind.SHORT:
-            self._rule = with_surplus(self._rule, shape.groups - self._rule.prompts)
+            self._rule = with_surplus(self._rule, shape.groups - shape.spare - self._rule.prompts)
         if self._auto and shape.kind is not Kind.LONG:
             self._rounds_now = shape.kind is Kind.SHORT
 
-    def _to_hold(self, step: int, count: int) -> tuple[int, ...]:
-        """The new draws that a short round of so many others defers without a launch."""
+    def _to_hold(self, step: int, count: int, spare: int) -> tuple[int, ...]:
+        """The new draws that a short round of so many others, spare ones included, defers without a
+        launch."""
         if self._history is None:
             return ()
-        room = room_for_held(self._rule, step, self._free(), self._coming())
+        room = room_for_held(self._rule, step, self._free(), self._coming() + spare)
         return self._history.to_hold(self._cursor, count, room)
 
     def _hold(self, batch: str, held: Collection[int]) -> None:
@@ -323,6 +339,9 @@ class RoundDraws:
         one = self._rounds[event.batch]
         one.settled = True
         kept_back = set(event.deferred)
+        if self._uniform is not None and one.shape.kind is not Kind.LONG:
+            dropped = len(event.over)
+            self._uniform.settled(len(one.draws) - len(kept_back) - dropped, dropped)
         if self._history is not None and one.shape.kind is Kind.SHORT:
             for number in one.draws:
                 if number in kept_back:

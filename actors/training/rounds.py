@@ -23,7 +23,8 @@ class Kind(enum.StrEnum):
 class RoundRule:
     """A job's rounds. prompts, samples: that a step counts; launched_prompts, launched_samples: of a short
     round. drain: the last steps train what is deferred. steps: of the job. ahead: steps whose batches are
-    open before their forerunner is trained."""
+    open before their forerunner is trained. refills: groups of a step that may be drawn in place of uniform
+    ones; 0: none is dropped."""
 
     prompts: int
     samples: int
@@ -32,36 +33,60 @@ class RoundRule:
     steps: int
     drain: bool = True
     ahead: int = 0
+    refills: int = 0
 
     @property
     def surplus(self) -> int:
-        """Draws that a short round defers, if none is dropped."""
+        """Draws that a short round without spare groups defers, if none is dropped."""
         return self.launched_prompts - self.prompts
+
+    @property
+    def most_spare(self) -> int:
+        """Spare groups that a short round may launch: where more than half of the groups are uniform, they
+        take a part of the surplus."""
+        return min(self.launched_prompts, self.refills)
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a step launches: groups, and samples of each."""
+    """What a step launches: groups, and samples of each. spare: of the groups, those that are launched
+    because so many uniform ones are expected."""
 
     kind: Kind
     groups: int
     samples: int
+    spare: int = 0
 
     def factor(self, counted: int) -> float:
-        """Launched groups over those that count, such that `group_policy.launched` gives their number: a
-        quotient such as 21 / 19 times 19 is above 21."""
-        return math.nextafter(self.groups / counted, 1.0)
+        """Launched groups without spare ones over those that count, such that `group_policy.launched` gives
+        their number: a quotient such as 21 / 19 times 19 is above 21."""
+        return math.nextafter((self.groups - self.spare) / counted, 1.0)
 
 
-def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> Shape:
+def shape_of(rule: RoundRule, step: int, waiting: int, coming: int = 0, spare: int = 0) -> Shape:
     """The round of a step (from 1) with so many deferred draws in the queue, when it begins. With `drain` a
-    short one only if the later steps can train all that is deferred then. coming: draws that open rounds are
-    going to defer."""
+    short one only if the later steps can train all that is deferred then, and with no more spare groups than
+    these can train. coming: draws that open rounds are going to defer. spare: see `spare_groups`."""
     later = max(0, rule.steps - step - rule.ahead) * rule.prompts
-    drains = rule.drain and waiting + coming + rule.surplus > later
+    room = later - waiting - coming - rule.surplus
+    drains = rule.drain and room < 0
     if waiting >= rule.prompts or drains:
         return Shape(Kind.LONG, rule.prompts, rule.samples)
-    return Shape(Kind.SHORT, rule.launched_prompts, rule.launched_samples)
+    if rule.drain:
+        spare = min(spare, room)  # none of them may turn out to be uniform
+    return Shape(Kind.SHORT, rule.launched_prompts + spare, rule.launched_samples, spare)
+
+
+def spare_groups(rule: RoundRule, counted: int, dropped: int, problems: int) -> int:
+    """Groups that a short round launches beside `launched_prompts`, so that uniform groups leave its surplus
+    as it is: launched_prompts / (1 - u) in all, where u is the share dropped / (counted + dropped) of
+    uniform groups in earlier rounds. No more groups in all than there are problems.
+
+    Groups that were aborted are in neither number: whether they are uniform is not known."""
+    if not counted:
+        return 0
+    wanted = -(-rule.launched_prompts * dropped // counted)
+    return max(0, min(wanted, rule.most_spare, problems - rule.launched_prompts))
 
 
 def room_for_held(rule: RoundRule, step: int, waiting: int, coming: int = 0) -> int:
@@ -112,12 +137,18 @@ def with_surplus(rule: RoundRule, surplus: int) -> RoundRule:
 
 
 def period_steps(rule: RoundRule, held: int = 0) -> float:
-    """Steps from one long round to the next, with it, if no group is dropped; inf if nothing is deferred.
-    held: draws that a short round defers without a launch."""
+    """Steps from one long round to the next, with it, if no group is dropped, or spare groups make up for
+    those that are; inf if nothing is deferred. held: draws that a short round defers without a launch."""
     deferred = rule.surplus + held
     return rule.prompts / deferred + 1 if deferred else math.inf
 
 
 def oldest_age(rule: RoundRule) -> float:
-    """The bound of the steps between a draw's first launch and the step that trains it, without drops."""
-    return math.ceil(rule.prompts / rule.surplus) + 2 if rule.surplus else 0.0
+    """The bound of the steps between a draw's first launch and the step that trains it, without drops. Spare
+    groups that were launched for nothing take long rounds of their own."""
+    deferred = rule.surplus + rule.most_spare
+    return (
+        math.ceil(rule.prompts / rule.surplus) + 1 + math.ceil(deferred / rule.prompts)
+        if rule.surplus
+        else 0.0
+    )

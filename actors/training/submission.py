@@ -97,7 +97,9 @@ class Submission:
             event = structs.replace(
                 event,
                 wanted=rollout.prompts,
-                most=shape.groups + rollout.max_refills * rollout.prompts * rollout.drop_uniform,
+                most=shape.groups
+                - shape.spare
+                + rollout.max_refills * rollout.prompts * rollout.drop_uniform,
                 race=rounds.race if short else "",
                 counted=rollout.samples if short and shape.samples > rollout.samples else 0,
                 drop_uniform=rollout.drop_uniform,
@@ -165,6 +167,7 @@ class Submission:
             ahead=ahead,
             shorts=draws.shorts,
             surplus=draws.rule.surplus,
+            spare=draws.spare,
             surpluses=draws.choices(),
             begins=LEAST_GAIN if draws.may_begin(f"step-{step + 1}", step + 1) else None,
         )

@@ -21,6 +21,8 @@ from gleaner.rlctl.audit.invariants import step_of
 
 EIGHTHS = (1, 2, 3, 4, 6, 8)
 """Of the prompts of a step: what a short round may launch more, where plans decide it."""
+MOST_SHORTS = 8
+"""Rounds by which the share of uniform groups is known, at most."""
 HOLDS = 3
 """Draws of a problem that was deferred that may be deferred again without a launch."""
 KEPT = 64
@@ -29,11 +31,12 @@ KEPT = 64
 
 @dataclass(slots=True)
 class _Round:
-    """One round. surplus: groups that it launched beside those that count. kept, uniform: its groups by the
-    manager's journal; submitted: groups there."""
+    """One round. surplus: groups that it launched beside those that count, without spare ones. kept, uniform:
+    its groups by the manager's journal; submitted: groups there."""
 
     kind: str
     surplus: int
+    spare: int = 0
     draws: list[int] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
     uniform: set[int] = field(default_factory=set)
@@ -53,6 +56,7 @@ class DrawsKept(Check):
     promise = (
         "every draw of a job with rounds is launched in its turn, trained once or dropped as uniform, and "
         "waits in the queue meanwhile, first deferred first out, for no longer than a period and two steps; "
+        "a short round launches as many spare groups as the share of uniform ones asks for; "
         "it keeps its seeds; a step is a long round exactly when the queue fills one, or the job ends; with "
         "`auto` rounds begin and end between periods only"
     )
@@ -68,6 +72,7 @@ class DrawsKept(Check):
         self._first: dict[int, int] = {}  # the step that launched a draw first
         self._rounds: dict[str, _Round] = {}
         self._holds: dict[int, int] = {}  # by problem: draws that may be deferred without a launch
+        self._uniform: list[tuple[int, int]] = []  # groups that counted and were dropped, by round
 
     def see(self, fact: Fact) -> Iterable[str]:
         rounds = self._wanted.rounds
@@ -111,7 +116,8 @@ class DrawsKept(Check):
         one = self._rounds.get(event.batch)
         free = self._free()
         if one is None:
-            surplus, allowed = len(event.draws) - self._wanted.prompts, self._surpluses(rounds)
+            surplus = len(event.draws) - event.spare - self._wanted.prompts
+            allowed = self._surpluses(rounds)
             tried = [surplus] if event.kind == "short" else allowed
             due = {self._kind(step_of(event.batch) or 0, rounds, len(free), more) for more in tried}
             whole = rounds.auto and event.kind == ("long" if free else "plain")
@@ -125,14 +131,17 @@ class DrawsKept(Check):
                     f"{event.batch} is a {event.kind} round, with {len(free)} draws queued: "
                     f"{' or '.join(sorted(due))} is due"
                 )
+            spare = self._spare(step_of(event.batch) or 0, rounds, len(free), surplus)
+            if event.spare != (spare := spare if event.kind == "short" else 0):
+                yield f"{event.batch} launches {event.spare} spare groups, {spare} are due"
             counts = [self._wanted.prompts + more for more in allowed] if event.kind == "short" else []
-            counts = counts or [self._wanted.prompts]
+            counts = [more + event.spare for more in counts] or [self._wanted.prompts]
             if len(event.draws) not in counts:
                 yield (
                     f"{event.batch} launches {len(event.draws)} groups, a {event.kind} round has "
                     f"{' or '.join(map(str, counts))}"
                 )
-            one = self._rounds[event.batch] = _Round(event.kind, surplus)
+            one = self._rounds[event.batch] = _Round(event.kind, surplus, event.spare)
             while len(self._rounds) > KEPT:
                 del self._rounds[next(iter(self._rounds))]
         elif event.first != len(one.draws):
@@ -168,13 +177,30 @@ class DrawsKept(Check):
         self._next = max(self._next, number + 1)
 
     def _kind(self, step: int, rounds: WantedRounds, free: int, surplus: int) -> str:
+        ends = rounds.drain and self._room(step, free, surplus) < 0
+        return "long" if ends or free >= self._wanted.prompts else "short"
+
+    def _room(self, step: int, free: int, surplus: int) -> int:
+        """Draws that the later steps may train yet, where a short round of this step defers its surplus."""
+        opened = [one for one in self._rounds.values() if one.kind == "short" and not one.settled]
+        coming = sum(one.surplus + one.spare for one in opened)
+        later = max(0, self._wanted.steps - step - self._wanted.staleness)
+        return later * self._wanted.prompts - free - coming - surplus
+
+    def _spare(self, step: int, rounds: WantedRounds, free: int, surplus: int) -> int:
+        """Groups that a short round with this surplus launches for uniform ones: launched / (1 - u) in all,
+        twice as many at most, and no more than refills, problems and the end of the job allow."""
         wanted = self._wanted
-        if free >= wanted.prompts:
-            return "long"
-        coming = sum(one.surplus for one in self._rounds.values() if one.kind == "short" and not one.settled)
-        room = max(0, wanted.steps - step - wanted.staleness) * wanted.prompts
-        ends = rounds.drain and free + coming + surplus > room
-        return "long" if ends else "short"
+        if not wanted.drop_uniform:
+            return 0
+        shorts = math.ceil(wanted.prompts / surplus) if surplus > 0 else MOST_SHORTS
+        newest = self._uniform[-min(shorts, MOST_SHORTS) :]
+        kept, dropped = (sum(one[at] for one in newest) for at in (0, 1))
+        launched = wanted.prompts + surplus
+        limits = [launched, wanted.max_refills * wanted.prompts, wanted.problems - launched]
+        if rounds.drain:
+            limits.append(self._room(step, free, surplus))
+        return max(0, min(-(-launched * dropped // kept) if kept else 0, *limits))
 
     def _surpluses(self, rounds: WantedRounds) -> list[int]:
         """What the next short round may launch beside the groups that count: as the short round before it,
@@ -209,6 +235,8 @@ class DrawsKept(Check):
             age = step - self._first.pop(number, step)
             if not self._wanted.drop_uniform and age > (most := self._most_age(rounds)):
                 yield f"draw {number} is trained in step {step}, {age} after its launch: {most} is the most"
+        if one.kind != "long":
+            self._uniform = [*self._uniform[-MOST_SHORTS:], (len(trained), len(over))]
         if one.kind == "short":
             self._holds.update({number % self._wanted.problems: 0 for number in trained})
             self._holds.update({number % self._wanted.problems: HOLDS for number in left})
@@ -239,6 +267,11 @@ class DrawsKept(Check):
         opened = {batch: one.draws for batch, one in self._rounds.items() if not one.settled}
         if rounds != opened:
             yield f"a snapshot has open rounds {rounds}, there are {opened}"
+        newest = (
+            self._uniform[-MOST_SHORTS:] if self._wanted.drop_uniform and self._wanted.max_refills else []
+        )
+        if list(draws.uniform) != newest:
+            yield f"a snapshot has {list(draws.uniform)} groups that counted and were dropped, {newest} were"
 
     # -- batches --
 

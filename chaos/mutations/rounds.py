@@ -86,6 +86,26 @@ ROUNDS: tuple[Mutation, ...] = (
         ("rounds",),
     ),
     _bug(
+        "uniform groups eat the surplus",
+        "a short round launches spare groups for the uniform ones that are expected",
+        Edit(
+            "gleaner.actors.training.rounds",
+            "    wanted = -(-rule.launched_prompts * dropped // counted)\n",
+            "    wanted = 0\n",
+        ),
+        ("rounds",),
+    ),
+    _bug(
+        "a snapshot without the share of uniform groups",
+        "a snapshot of the controller's journal has the share of uniform groups",
+        Edit(
+            DRAWS,
+            "            uniform=() if self._uniform is None else self._uniform.rounds(),\n",
+            "            uniform=(),\n",
+        ),
+        ("rounds",),
+    ),
+    _bug(
         "rounds that end within a period",
         "with `auto` rounds begin and end between periods only",
         Edit(

@@ -8,7 +8,7 @@ from content_story import CONTROLLER, LENGTH, SmallTruth, commit, prompts
 from msgspec.structs import replace
 
 from gleaner.actors.protocol.batches import BatchSubmitted
-from gleaner.actors.rollout.state.events import GroupsKept
+from gleaner.actors.rollout.state.events import GroupsDropped, GroupsKept
 from gleaner.actors.training import round_draws
 from gleaner.actors.training.draw_events import RoundDrawn, RoundSettled
 from gleaner.actors.training.draw_snapshots import DrawSnapshot, ProblemsDrawn, RoundKept, RoundsDrawn
@@ -23,15 +23,29 @@ from gleaner.chaos.sim_run import run
 PROMPTS, LAUNCHED = 4, 6
 
 
-def reported(journal: Sequence[Fact], *, auto: bool = False) -> list[str]:
+def reported(
+    journal: Sequence[Fact],
+    *,
+    auto: bool = False,
+    drop_uniform: bool = False,
+    steps: int = 10,
+    problems: int = 100,
+    max_refills: int = 3,
+) -> list[str]:
     """What the check reports of this journal of a job of ten steps."""
     rule = WantedRounds(prompts=LAUNCHED, samples=1, own_seeds=True, by_tokens=True, drain=True, auto=auto)
-    check = DrawsKept(SmallTruth(wanted=Wanted(steps=10, problems=100, prompts=PROMPTS, rounds=rule)))
+    wanted = Wanted(
+        steps=steps, problems=problems, prompts=PROMPTS, drop_uniform=drop_uniform, max_refills=max_refills,
+        rounds=rule,
+    )  # fmt: skip
+    check = DrawsKept(SmallTruth(wanted=wanted))
     return [text for fact in journal for text in check.see(fact)]
 
 
-def drawn(step: int, kind: str, draws: Sequence[int], cursor: int) -> Fact:
-    event = RoundDrawn(batch=f"step-{step}", kind=kind, samples=1, first=0, draws=tuple(draws), cursor=cursor)
+def drawn(step: int, kind: str, draws: Sequence[int], cursor: int, spare: int = 0) -> Fact:
+    event = RoundDrawn(
+        batch=f"step-{step}", kind=kind, samples=1, first=0, draws=tuple(draws), cursor=cursor, spare=spare
+    )
     return commit(event, stream=CONTROLLER)
 
 
@@ -156,3 +170,54 @@ def test_rounds_that_begin_and_end_whenever_they_may_are_not_reported(
     outcome = run(load("rounds"), 1)
     assert (outcome.ended, outcome.broken) == ("done", ())
     assert {"plain", "short", "long"} <= set(kinds)
+
+
+def with_uniform(dropped: int, launched: int) -> list[Fact]:
+    """A short round of six groups with one that is uniform, and so many dropped where the next one begins,
+    with so many groups."""
+    deferred = tuple(range(PROMPTS + dropped, LAUNCHED))
+    groups = tuple(range(PROMPTS, PROMPTS + dropped))
+    return [
+        drawn(1, "short", range(LAUNCHED), LAUNCHED),
+        commit(GroupsKept(batch="step-1", groups=tuple(range(PROMPTS)))),
+        commit(GroupsDropped(batch="step-1", groups=groups, why="uniform")),
+        commit(
+            RoundSettled(batch="step-1", over=groups, deferred=deferred),
+            StepFinished(step=1),
+            stream=CONTROLLER,
+        ),
+        drawn(2, "short", range(LAUNCHED, LAUNCHED + launched), LAUNCHED + launched, launched - LAUNCHED),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("dropped", "settings", "spare"),
+    [
+        (0, {}, 0),
+        (1, {}, 2),
+        (2, {}, 3),
+        (2, {"max_refills": 0}, 0),
+        (2, {"problems": 8}, 2),
+        (2, {"steps": 3}, 2),
+        (1, {"steps": 3}, 1),
+    ],
+)  # fmt: skip
+def test_other_spare_groups_than_the_share_of_uniform_ones_asks_for_are_reported(
+    dropped: int, settings: dict[str, int], spare: int
+) -> None:
+    for more in range(5):
+        found = reported(with_uniform(dropped, LAUNCHED + more), drop_uniform=True, **settings)
+        due = [f"step-2 launches {more} spare groups, {spare} are due"] if more != spare else []
+        assert found == due
+
+
+def test_snapshot_without_the_share_of_uniform_groups_is_reported() -> None:
+    def found(uniform: tuple[tuple[int, int], ...]) -> list[str]:
+        draws = RoundsDrawn(
+            cursor=6, queue=((5, 1),), launched=(), rounds=(), newest="short", on=True, surplus=2, held=0,
+            holds=(), uniform=uniform,
+        )  # fmt: skip
+        return reported([*with_uniform(1, 6)[:-1], as_snapshot(draws)], drop_uniform=True)
+
+    assert found(((4, 1),)) == []
+    assert found(()) == ["a snapshot has [] groups that counted and were dropped, [(4, 1)] were"]

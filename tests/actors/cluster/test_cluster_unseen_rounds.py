@@ -128,6 +128,9 @@ def test_parts_of_whole_steps_are_all_of_their_groups() -> None:
     assert (short.surplus, long.surplus) == (SURPLUS, 0)
     assert len(short.lengths[0]) == 4 * len(long.lengths[0])
     assert max(map(max, short.lengths[0])) <= min(map(max, long.lengths[0]))
+    more = of_whole_steps("short", kinds, StepStatistics(), msgspec.structs.replace(ROUNDS, spare=5))
+    assert more is not None
+    assert more.surplus == SURPLUS + 5
     assert of_whole_steps("plain", kinds, StepStatistics(), ROUNDS) is None
     assert of_whole_steps("long", statistics(short=WHOLE), StepStatistics(), ROUNDS) is None
     never = msgspec.structs.replace(ROUNDS, shorts=math.inf)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gleaner.actors.names import CONTROLLER
-from gleaner.actors.protocol.batches import Prompt
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.cluster import Plan
 from gleaner.actors.protocol.reward import GetProblems, Problems
 from gleaner.actors.protocol.rollout import GroupFates, GroupFatesAre, SubmitBatch
@@ -47,12 +47,14 @@ class Manager(Actor):
     def __init__(self) -> None:
         self.batches: dict[str, tuple[Prompt, ...]] = {}
         self.kinds: list[str] = []
+        self.submitted: list[BatchSubmitted] = []
         self.fates = GroupFatesAre(kept=[], dropped=[], aborted=[])
 
     @handles(SubmitBatch)
     async def submit(self, message: SubmitBatch) -> Done:
         self.batches[message.batch.batch] = message.batch.prompts
         self.kinds.append(message.batch.kind)
+        self.submitted.append(message.batch)
         return Done()
 
     @handles(GroupFates)
@@ -233,7 +235,25 @@ async def test_late_refill_of_a_trained_round_is_refused_and_draws_nothing(tmp_p
             await submission.more("step-1", 6, 1)
         assert await submission.more("step-1", 5, 1) == more
         await submission.step(2, TRAINER)
-        assert indices(there.manager.batches["step-2"]) == [7, 8, 9, 10, 11], "0 is too long"
+        launched = indices(there.manager.batches["step-2"])
+        assert launched == [7, 8, 9, 10, 11, 12, 13], "0 is too long; two more, as 1 of 5 was uniform"
+
+
+async def test_spare_groups_are_submitted_alike_by_every_life_of_the_controller(tmp_path: Path) -> None:
+    rollout: dict[str, object] = {"drop_uniform": True, "max_refills": 2}
+    rounds: dict[str, object] = {"mode": "tail", "prompts_factor": 1.5}
+    async with world(tmp_path, every=100, rollout=rollout, rounds=rounds) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 4], dropped=[3], aborted=[5])
+        await submission.settle(1)
+        assert submission.rounds(1) == RoundKinds(done="short", ahead="short", shorts=2.0, surplus=2, spare=2)
+        await (await there.restart()).step(2, TRAINER)
+        await (await there.restart()).step(2, TRAINER)
+        first, begun, again = there.manager.submitted
+        assert (len(first.prompts), len(begun.prompts)) == (6, 8), "1 of 5 is uniform: 6 / 0.8 = 7.5"
+        assert (begun.most, begun.over_sampling) == (first.most, first.over_sampling), "they are refills"
+        assert again == begun
 
 
 async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from gleaner.actors.training.problem_history import ProblemHistory
 from gleaner.actors.training.problem_order import KEPT_STEPS, ProblemOrder
 from gleaner.actors.training.round_draws import RoundDraws
 from gleaner.actors.training.rounds import RoundRule
+from gleaner.actors.training.uniform_share import UniformShare
 from gleaner.supervisor import Message
 from gleaner.supervisor.message import decode_body, encode_body, kind_of
 
@@ -35,7 +36,7 @@ def plain() -> DrawOrder:
 
 def with_rounds(*, auto: bool = False) -> RoundDraws:
     """All that an order with rounds can have. auto: rounds begin where a plan has chosen them."""
-    rule = RoundRule(PROMPTS, 2, LAUNCHED, 2, steps=STEPS, ahead=1)
+    rule = RoundRule(PROMPTS, 2, LAUNCHED, 2, steps=STEPS, ahead=1, refills=PROMPTS)
     return RoundDraws(PROBLEMS, rule, auto=auto, planned=True, history=True)
 
 
@@ -93,7 +94,7 @@ def state_of(value: object) -> object:
     """All that an object has, with the order of what it keeps in an order."""
     if isinstance(value, JobProgress):
         return {it.name: state_of(getattr(value, it.name)) for it in fields(value) if it.name != "events"}
-    if isinstance(value, ProblemOrder | RoundDraws | ProblemHistory):
+    if isinstance(value, ProblemOrder | RoundDraws | ProblemHistory | UniformShare):
         return {name: state_of(one) for name, one in vars(value).items()}
     return list(value.items()) if isinstance(value, dict) else value
 
