@@ -155,21 +155,18 @@ def evaluations_of(outcome: Outcome) -> list[tuple[str, int, float | None, int]]
     ]
 
 
-@pytest.mark.parametrize(("mode", "seeds"), [("tail", (0, 1, 2)), ("auto", (4, 6, 7))])
+@pytest.mark.parametrize(("mode", "seed"), [("tail", 2), ("auto", 0)])
 def test_surplus_by_prediction_trains_the_samples_of_the_plain_job_under_kills(
-    mode: str, seeds: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+    mode: str, seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With seeds in which the plans choose more than one surplus."""
     monkeypatch.setattr(seeding_model, "LEAST_STEP_S", 0.0)
     settings = ["job.steps=9", f"rounds.mode={mode}", "rounds.prompts_plan=model"]
-    expected, kills, launched = trained(calm([*SMALL, "job.steps=9"])), 0, set[int]()
-    for seed in seeds:
-        outcome, hit = harried(seed, [*TAIL, *settings])
-        kills += hit
-        assert (outcome.ended, outcome.findings) == ("done", []), f"seed {seed}: {outcome.reason}"
-        assert audit(evidence(outcome)) == [], f"seed {seed}"
-        assert trained(outcome) == expected, f"seed {seed}"
-        launched |= {one.launched for one in rounds_of(outcome) if one.round == "short"}
+    outcome, kills = harried(seed, [*TAIL, *settings])
+    assert (outcome.ended, outcome.findings) == ("done", []), outcome.reason
+    assert audit(evidence(outcome)) == []
+    assert trained(outcome) == trained(calm([*SMALL, "job.steps=9"]))
+    launched = {one.launched for one in rounds_of(outcome) if one.round == "short"}
     assert kills >= 3, "too few faults: this shows nothing"
     assert len(launched) > 1, "the surplus never changed: this shows nothing"
 
