@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
+from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths, codes_of
 from gleaner.actors.rollout.fleet.instance_table import Instances
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
@@ -57,14 +57,15 @@ class CacheOutlook:
             for log in group
             if log.state in NEEDS_ENGINE and log.id not in elsewhere
         ]
-        return self._peak(left) <= half_tokens
+        return self._peak(left, batch.submitted.kind) <= half_tokens
 
-    def _peak(self, logs: Sequence[RequestLog]) -> float:
+    def _peak(self, logs: Sequence[RequestLog], kind: str) -> float:
         slots = [log.slot for log in logs]
         made = self._journaled.state.log.columns.lengths(slots).astype(np.float64)
         limit = np.array([log.max_new_tokens for log in logs], np.float64)
         prompts = np.array([len(log.prompt) for log in logs], np.float64)
-        return peak_tokens(prompts + made, self._lengths.expected(made, limit))
+        kinds = np.repeat(codes_of([kind]), len(logs))
+        return peak_tokens(prompts + made, self._lengths.expected(made, limit, kinds))
 
     def _remote(self) -> set[str]:
         """Requests that preemptible instances hold."""

@@ -17,11 +17,11 @@ import numpy as np
 from gleaner.actors.names import BALANCER
 from gleaner.actors.protocol.balancer import Holding, MoveOrder, Moves, Rebalance
 from gleaner.actors.protocol.instances import Abort
-from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
+from gleaner.actors.rollout.dispatch.remaining_length import Codes, RemainingLengths, codes_of
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
 from gleaner.actors.rollout.state.effects import Effects
-from gleaner.actors.rollout.state.request_log import RequestLog, RequestState
+from gleaner.actors.rollout.state.request_log import RequestLog, RequestState, lengths
 from gleaner.supervisor import AskFailed, Context
 
 DECISION_DEADLINE_S = 5.0
@@ -60,6 +60,7 @@ class Migration:
         self._orders: dict[str, _Order] = {}
         self._moved_s: dict[str, float] = {}
         self._pending_s: dict[str, float] = {}
+        self._rounds_over: set[str] = set()  # short rounds whose edge is known, by batch
         self._changed = asyncio.Event()
 
     def wake(self) -> None:
@@ -68,11 +69,12 @@ class Migration:
 
     def note(self, changes: Effects) -> None:
         """Record the changes in requests."""
-        requests = self._journaled.state.log.requests
+        requests, batches = self._journaled.state.log.requests, self._journaled.state.log.batches
         for name in changes.finished:
             log = requests.get(name)
             if log is not None:
-                self.lengths.finished(len(log), log.max_new_tokens)
+                kind = batches[log.batch].submitted.kind
+                self.lengths.finished(len(log), log.max_new_tokens, kind)
             self._orders.pop(name, None)
         for name in changes.queued:
             order = self._orders.get(name)
@@ -118,11 +120,13 @@ class Migration:
     async def _round(self) -> bool:
         """Run one round; return whether anything moves."""
         self._prune()
+        self._note_edges()
         batches = self._journaled.state.log.batches
         gates = {name: number for number, name in enumerate(batches)}
+        kinds = codes_of([batch.submitted.kind for batch in batches.values()])
         closed = self._waiting_batches()
         under_way = {name for order in self._orders.values() for name in (order.source, order.target)}
-        holdings = [self._holding(instance, gates, closed, under_way) for instance in self._serving()]
+        holdings = [self._holding(instance, gates, kinds, closed, under_way) for instance in self._serving()]
         if len(holdings) < 2 or not any(1 in holding.movable for holding in holdings):
             return False
         roots = [self._journaled.roots(batch.submitted) for batch in batches.values()]
@@ -165,10 +169,21 @@ class Migration:
         log = self._journaled.state.log
         return {name for name in log.batches if log.waits.count(name)}
 
+    def _note_edges(self) -> None:
+        """Record the edge of each short round that is decided."""
+        batches = self._journaled.state.log.batches
+        self._rounds_over &= batches.keys()
+        for name, batch in batches.items():
+            is_over = len(batch.fates.kept) >= batch.wanted
+            if batch.submitted.kind == "short" and is_over and name not in self._rounds_over:
+                self._rounds_over.add(name)
+                counted = [log for group in batch.fates.kept for log in batch.groups[group]]
+                self.lengths.round_over(int(lengths(counted).max()))
+
     def _holding(
-        self, instance: Instance, gates: dict[str, int], closed: set[str], under_way: set[str]
+        self, instance: Instance, gates: dict[str, int], kinds: Codes, closed: set[str], under_way: set[str]
     ) -> Holding:
-        """The requests of an instance, for the balancer."""
+        """The requests of an instance, for the balancer. kinds: of the batches, by gate."""
         state, now = self._journaled.state, self._ctx.now()
         live = state.streams[instance.name].live()
         logs = [state.log.requests[ticket.request] for ticket in live.values()]
@@ -182,14 +197,16 @@ class Migration:
         made = state.log.columns.lengths([log.slot for log in logs]).astype(np.float64)
         limit = np.array([log.max_new_tokens for log in logs], np.float64)
         prompts = np.array([len(log.prompt) for log in logs], np.float64)
+        gate = np.array([gates[log.batch] for log in logs], np.int64)
+        may_count = ~self.lengths.beyond_edge(made, kinds[gate])
         return Holding(
             instance=instance.name,
             incarnation=instance.incarnation,
             tickets=np.array(list(live), np.int64).tobytes(),
             context=(prompts + made).tobytes(),
-            expected=self.lengths.expected(made, limit).tobytes(),
-            gate=np.array([gates[log.batch] for log in logs], np.int64).tobytes(),
-            movable=np.array(movable, np.bool_).tobytes(),
+            expected=self.lengths.expected(made, limit, kinds[gate]).tobytes(),
+            gate=gate.tobytes(),
+            movable=(np.array(movable, np.bool_) & may_count).tobytes(),
             executing=np.array(executing, np.bool_).tobytes(),
             busy=instance.name in under_way,
         )

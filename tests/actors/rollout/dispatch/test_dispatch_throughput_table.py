@@ -7,7 +7,7 @@ from gleaner.actors.engine.worker.port import StepCommands
 from gleaner.actors.engine.worker.throughput_report import UnreportedWork
 from gleaner.actors.protocol.instances import Work as Dispatched
 from gleaner.actors.protocol.throughput import Work
-from gleaner.actors.rollout.dispatch.remaining_length import RemainingLengths
+from gleaner.actors.rollout.dispatch.remaining_length import LengthHistogram
 from gleaner.actors.rollout.dispatch.throughput_table import (
     MEMORY_S,
     PLATEAU_SHARE,
@@ -186,7 +186,7 @@ def test_parallel_copies_count_as_one_faster_engine() -> None:
 
 
 def test_long_responses_are_expected_to_be_longer() -> None:
-    lengths = RemainingLengths()
+    lengths = LengthHistogram()
     limit, made = np.array([100.0] * 3), np.array([0.0, 50.0, 99.0])
     assert lengths.expected(made, limit).tolist() == [50.0, 25.0, 1.0], "half of the limit at first"
     for _ in range(90):
