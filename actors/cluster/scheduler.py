@@ -30,9 +30,11 @@ from gleaner.actors.protocol.cluster import (
     NodeWork,
     Plan,
     PlanNext,
+    PlanWidth,
     SayHello,
     SubmitJob,
     WhoIsUp,
+    WidthPlanned,
 )
 from gleaner.configs.load import ConfigError
 from gleaner.configs.schema import Config
@@ -192,7 +194,9 @@ class Scheduler(Actor):
         if message.times is not None and message.step > planned_step:
             seeding = await self.ctx.offload(self._policy.next, seeding, message.times)
             if widths is not None:
-                widths = await self.ctx.offload(self._widths.next, widths, seeding, message.times)
+                widths = await self.ctx.offload(
+                    self._widths.next, widths, seeding, message.times, message.step
+                )
             planned_step = message.step
             self._tail = measured_tail(message.times)
         if (seeding, planned_step, widths) != (now.seeding, now.planned_step, now.widths):
@@ -211,6 +215,24 @@ class Scheduler(Actor):
             width=widths.width if widths is not None else 0,
             tail_surplus=seeding.tail_surplus,
         )
+
+    @handles(PlanWidth)
+    async def plan_width(self, message: PlanWidth) -> WidthPlanned:
+        """The width of a step before its plan, from what is measured by then; the rest of the plan waits for
+        the step's end. A step that is planned already has its width."""
+        now, times = self._now, message.times
+        if now.job is None or now.widths is None:
+            raise Refused("there is no job whose engines have widths")
+        before = widths = now.widths
+        if message.step > now.planned_step:
+            seeding = now.seeding or self._policy.initial(times.reserved_engines)
+            seeding = await self.ctx.offload(self._policy.next, seeding, times)
+            widths = await self.ctx.offload(self._widths.early, before, seeding, times, message.step)
+        if widths != before:
+            await self._become(structs.replace(now, widths=widths))
+            self._between_steps()
+        changed, decided = widths.width != before.width, widths.step >= message.step
+        return WidthPlanned(width=widths.width, changed=changed, decided=decided)
 
     def _between_steps(self) -> None:
         """No engine has requests now. Have hosts whose engines run at another width relaunch them."""

@@ -85,6 +85,28 @@ class PlanNext(Message, frozen=True):
     reserved_engines: int = 0
 
 
+class PlanWidth(Message, frozen=True):
+    """To the Scheduler: decide the width of the engines for `step` now. The batch of the step before is
+    whole, so no instance has a request until the trainer has updated the weights. The same step again gets
+    the same width.
+
+    `times`: measurements of the step before, which is not over: without its update, and with the training of
+    all groups as estimated from those that are trained.
+    """
+
+    step: int
+    times: StepTimes
+
+
+class WidthPlanned(Message, frozen=True):
+    """The answer. `changed`: engines are relaunched for it, so they are away for a while. `decided`: False
+    where measurements are missing; then the plan of the step decides."""
+
+    width: int
+    changed: bool
+    decided: bool
+
+
 class Plan(Message, frozen=True):
     """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction.
     `tail_gain`: the predicted share of the time of a step that is rolled out whole by which a period of short

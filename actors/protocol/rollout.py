@@ -178,6 +178,14 @@ class StepEnded(Message, frozen=True):
     batch: str
 
 
+class BatchesWhole(Message, frozen=True):
+    """To the controller, from the manager, in a job whose engines may change their width: of these open
+    batches all groups that count are there, and no request of any batch or caller waits or has an instance.
+    It may be lost."""
+
+    batches: tuple[str, ...]
+
+
 class BatchReport(Message, frozen=True):
     """Asks for the times of a batch, for Algorithm 1. Refused if the manager did not see its start."""
 

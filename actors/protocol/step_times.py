@@ -64,7 +64,8 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     divided into while they seed; 0: not known. `instance_engines`: engines of one preemptible instance; the
     paper's have one. `carried_prem`: preemptible instances that their shared devices can run side by side; 0:
     no bound. `rounds`: None for a job without rounds. `retracted`: requests whose caches preemptible
-    instances gave up for others, a sum that begins anew with a restart of the LoadBalancer.
+    instances gave up for others, a sum that begins anew with a restart of the LoadBalancer. `idle_s`: from
+    `PlanWidth` to the step's end; None: there was none.
     """
 
     train_wait_s: float
@@ -79,6 +80,7 @@ class StepTimes(msgspec.Struct, frozen=True, kw_only=True):
     seen: Seen | None = None
     rounds: RoundKinds | None = None
     retracted: int = 0
+    idle_s: float | None = None
 
 
 def finite(value: float) -> float:

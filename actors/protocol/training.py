@@ -89,13 +89,23 @@ class StepResult(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class StepSoFar(msgspec.Struct, frozen=True, kw_only=True):
+    """Of a step that is under way: seconds by use, as in `StepResult`, and the groups that are trained."""
+
+    seeding_s: float
+    waiting_s: float
+    training_s: float
+    groups: int
+
+
 class TrainState(Message, frozen=True):
     """Answer to `TrainStep`: running, or done with this result. `life`: see `TrainerIs`. `progress`: a number
-    that changes while the step advances."""
+    that changes while the step advances. `so_far`: of a running step, once it has begun."""
 
     result: StepResult | None
     life: int = 0
     progress: int = 0
+    so_far: StepSoFar | None = None
 
 
 class StepDone(Message, frozen=True):

@@ -19,6 +19,7 @@ from typing import Protocol
 from gleaner.actors.rollout.batches.group_delivery import GroupReaders
 from gleaner.actors.rollout.batches.group_selection import GroupSelection
 from gleaner.actors.rollout.batches.scoring import Scoring
+from gleaner.actors.rollout.batches.whole_batches import WholeBatches
 from gleaner.actors.rollout.dispatch.dispatcher import Dispatcher
 from gleaner.actors.rollout.dispatch.migration import Migration
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
@@ -51,6 +52,7 @@ class ReactingParts(Protocol):
     scoring: Scoring
     group_selection: GroupSelection
     group_readers: GroupReaders
+    whole_batches: WholeBatches
     request_service: RequestService
     deadlines: Deadlines
     version_gates: VersionGates
@@ -102,6 +104,8 @@ class Reactions:
         if changes.ended or changes.queued or changes.started:
             parts.dispatcher.wake()  # there is free capacity, or a request waits
             parts.drains.look()  # an instance that drains may hold nothing any more
+        if changes.completed or changes.ended or changes.dropped:
+            parts.whole_batches.look()  # it was the last group, or the last abort
 
     def sent(self, instance: Instance, logs: list[RequestLog]) -> None:
         """These requests were sent to this instance."""

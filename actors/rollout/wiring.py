@@ -9,6 +9,7 @@ from gleaner.actors.rollout.batches.group_delivery import GroupReaders
 from gleaner.actors.rollout.batches.group_selection import GroupSelection
 from gleaner.actors.rollout.batches.scoring import Scoring
 from gleaner.actors.rollout.batches.submission import BatchSubmission
+from gleaner.actors.rollout.batches.whole_batches import WholeBatches
 from gleaner.actors.rollout.dispatch.dispatcher import Dispatcher, PlacementConstraints
 from gleaner.actors.rollout.dispatch.migration import Migration
 from gleaner.actors.rollout.dispatch.quarantine import Quarantine
@@ -86,6 +87,7 @@ class ManagerParts:
         self.group_selection = GroupSelection(
             ctx, journaled, instances, settings.engine.max_prompt_tokens, reactions.committed
         )
+        self.whole_batches = WholeBatches(ctx, journaled.state, wanted=settings.engine.width_plan != "off")
         self.deadlines = Deadlines(ctx, journaled, instances, settings.rollout.request_deadline_s)
         self.token_followers = TokenFollowers(ctx, journaled)
         self.version_gates = VersionGates(ctx, journaled, instances)

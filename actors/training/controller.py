@@ -24,6 +24,7 @@ from gleaner.actors.protocol.cluster import (
     WhoIsUp,
 )
 from gleaner.actors.protocol.rollout import (
+    BatchesWhole,
     MorePrompts,
     PromptsAre,
     RolloutFigures,
@@ -177,6 +178,10 @@ class RLController(Actor):
     @handles(StepDone, lane=Lane.SYSTEM)
     async def step_done(self, message: StepDone) -> None:
         self._loop.step_done()
+
+    @handles(BatchesWhole, lane=Lane.SYSTEM)
+    async def batches_whole(self, message: BatchesWhole) -> None:
+        self._loop.batches_whole(message.batches)
 
     @handles(WeightsFailed, lane=Lane.SYSTEM)
     async def weights_failed(self, message: WeightsFailed) -> None:

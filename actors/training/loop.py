@@ -6,13 +6,20 @@ controller resumes the loop at the progress in its journal.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from gleaner.actors.names import MANAGER, PROVIDER, TRAINER
 from gleaner.actors.protocol.cluster import StartTrace
 from gleaner.actors.protocol.rollout import RolloutStatus
-from gleaner.actors.protocol.training import StepResult, TrainerIs, TrainerStatus, TrainState, TrainStep
+from gleaner.actors.protocol.training import (
+    StepResult,
+    StepSoFar,
+    TrainerIs,
+    TrainerStatus,
+    TrainState,
+    TrainStep,
+)
 from gleaner.actors.training.absence import Absence
 from gleaner.actors.training.durability import MAX_UNDURABLE, Durability
 from gleaner.actors.training.evaluation import Evaluation
@@ -24,7 +31,7 @@ from gleaner.actors.training.settings import LoopSettings
 from gleaner.actors.training.step_clock import StepClock, StepSeconds
 from gleaner.actors.training.step_plan import StepPlanner
 from gleaner.actors.training.submission import Submission
-from gleaner.supervisor import Context, Refused, Terminated, WorkDeadlines
+from gleaner.supervisor import AskFailed, Context, Refused, Terminated, WorkDeadlines
 
 START_DEADLINE_S = 180.0  # until a trainer has joined, loaded and published; imports on a cold disk are slow
 STEP_POLL_S = 2.0  # polling period for a lost message of the trainer
@@ -70,14 +77,23 @@ class JobLoop:
         self._clock.lap("recovery", ctx.now())
         self._away_s = 0.0  # seconds away of trainer and manager, at the last lap
         self._usual = WorkDeadlines(STEP_LATE_S, STEP_LATE_S)
-        self._step_done = asyncio.Event()
+        self._news = asyncio.Event()  # of the running step
+        self._batch = ""  # of the running step
+        self._whole = False  # it is, and the width of the next step is not decided
+        self._idle_from_s: float | None = None  # since it is
         self._version = 0  # the trainer's version in its last reply
         self._life = 0  # the trainer's incarnation in its last reply
         self._ahead: set[int] = set()  # steps whose batches were submitted early
 
     def step_done(self) -> None:
         """The trainer has a result."""
-        self._step_done.set()
+        self._news.set()
+
+    def batches_whole(self, batches: Collection[str]) -> None:
+        """These batches are rolled out, and nothing else is."""
+        if self._batch in batches:
+            self._whole = True
+            self._news.set()
 
     def terminated(self, message: Terminated) -> None:
         """An actor that this one watches has ended."""
@@ -151,6 +167,7 @@ class JobLoop:
 
     async def _one_step(self, step: int, trainer: TrainerIs) -> None:
         batch = f"step-{step}"
+        self._batch, self._whole, self._idle_from_s = batch, False, None
         plan, _ = await asyncio.gather(self._planner.plan(step), self._submit(step, trainer))
         self._lap("other")
         self._release()
@@ -166,13 +183,15 @@ class JobLoop:
                 stair_s=plan.stair_s,
             )
         )
+        idle_s = self._ctx.now() - self._idle_from_s if self._idle_from_s is not None else None
+        self._batch = ""
         if result is None:
             self._clock.void(self._ctx.now())
             return  # the trainer went back: so does the loop
         if step > self._standing.finished:
             round_end = await self._submission.settle(step)
             rounds = self._submission.rounds(step)
-            ahead, path = await self._planner.next(step, batch, result, plan, rounds)
+            ahead, path = await self._planner.next(step, batch, result, plan, rounds, idle_s)
             self._submission.planned(ahead)
             self._lap("other")
             if step > self._recorder.last_step:  # otherwise this actor was killed after the record
@@ -221,7 +240,7 @@ class JobLoop:
         late_s, begin_s, progress = self._usual.deadline_s("step"), self._ctx.now(), 0
         async with self._ctx.wait("a trained step", on=TRAINER, deadline_s=late_s, go_on=True) as wait:
             while True:
-                self._step_done.clear()
+                self._news.clear()
                 try:
                     state = await self._retrying_ask.ask(TRAINER, order, TrainState)
                 except Refused:
@@ -237,7 +256,24 @@ class JobLoop:
                 if state.progress != progress:
                     wait.progress()
                     progress = state.progress
-                await wait.look(self._step_done, STEP_POLL_S)
+                if self._whole and state.so_far is not None and self._times_known(order, state.so_far):
+                    self._whole = False
+                    await self._plan_width(order, state.so_far)
+                await wait.look(self._news, STEP_POLL_S)
+
+    def _times_known(self, order: TrainStep, so_far: StepSoFar) -> bool:
+        return self._planner.training_s(so_far, order.groups) is not None
+
+    async def _plan_width(self, order: TrainStep, so_far: StepSoFar) -> None:
+        """Engines have nothing to do until the step is done: have the next width decided, so that they
+        relaunch meanwhile."""
+        try:
+            rounds = await self._submission.rounds_ahead(order.step)
+        except AskFailed as problem:
+            self._ctx.log.info("width is left to the plan of step %d: %s", order.step + 1, problem)
+            return
+        if await self._planner.width(order.step, order.batch, so_far, order.groups, rounds):
+            self._idle_from_s = self._ctx.now()
 
 
 def _spent(result: StepResult) -> StepSeconds:

@@ -12,7 +12,8 @@ the queue, and those of batches that are not settled; no draw is in two of these
 
 import math
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from copy import copy
+from dataclasses import dataclass, field, replace
 
 from gleaner.actors.training.draw_events import (
     DrawEvent,
@@ -234,6 +235,16 @@ class RoundDraws:
         used = {*kept, *dropped}
         deferred = tuple(sorted(number for group, number in enumerate(one.draws) if group not in used))
         return RoundSettled(batch=batch, over=over, deferred=deferred)
+
+    def after(self, batch: str, kept: Collection[int], dropped: Collection[int]) -> "RoundDraws":
+        """The draws as they will be when this batch is settled so, to look at its next round."""
+        later = copy(self)
+        later._history = None
+        later._queue, later._launched = dict(self._queue), dict(self._launched)
+        later._rounds = {name: replace(one, draws=list(one.draws)) for name, one in self._rounds.items()}
+        if (event := later.settle(batch, kept, dropped)) is not None:
+            later.apply(event)
+        return later
 
     def apply(self, event: DrawEvent) -> None:
         """Change by one event. Raises OtherDraws for one of a job without rounds."""

@@ -17,7 +17,7 @@ from gleaner.actors.training.staleness import Staleness
 @dataclass(slots=True)
 class StepContents:
     """Contents of the running step so far. scores, samples: without unscored samples, whose number is
-    `unscored`."""
+    `unscored`. trained: groups, without those of the micro-batch that is computed."""
 
     staleness: Staleness
     groups: list[int] = field(default_factory=list)
@@ -25,6 +25,7 @@ class StepContents:
     unscored: int = 0
     samples: list[TrainedSample] = field(default_factory=list)
     micro_batches: list[tuple[int, ...]] = field(default_factory=list)
+    trained: int = 0
 
     def add(self, groups: list[GroupOut]) -> None:
         """One more micro-batch. Raises `BoundBroken`."""

@@ -172,6 +172,17 @@ class Submission:
             begins=LEAST_GAIN if draws.may_begin(f"step-{step + 1}", step + 1) else None,
         )
 
+    async def rounds_ahead(self, step: int) -> RoundKinds | None:
+        """As `rounds`, of a step that is rolled out and not trained yet; nothing is settled."""
+        if not isinstance(self._draws, RoundDraws):
+            return None
+        batch = f"step-{step}"
+        fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
+        draws = self._draws.after(batch, fates.kept, fates.dropped)
+        draws.consider(self._gain)
+        done, ahead = (draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
+        return RoundKinds(done=done, ahead=ahead, shorts=draws.shorts, surplus=draws.rule.surplus)
+
     def planned(self, plan: Plan) -> None:
         """The plan of the next step. Rounds begin with this step if it predicts enough gain; they end after
         the one that follows, since this one is planned as a round. Its surplus counts from this step on, if a

@@ -6,6 +6,9 @@ gets its result. A trainer that was killed before that begins the step anew with
 already collected (RLBoost 4.1, 4.2).
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from gleaner.actors.names import CONTROLLER, MANAGER, STATE
 from gleaner.actors.protocol.cluster import (
     LatestState,
@@ -21,6 +24,7 @@ from gleaner.actors.protocol.training import (
     OpenSeeding,
     StepDone,
     StepResult,
+    StepSoFar,
     TrainerIs,
     TrainerStatus,
     TrainState,
@@ -65,6 +69,7 @@ class Trainer(Actor):
         self._root = b""
         self._result: StepResult | None = None
         self._running: int | None = None
+        self._so_far: Callable[[], StepSoFar] | None = None  # of the running step
         self._stairs = settings.seeding.stairs != "off" and work.halves
         self._progress = 0  # changes with every progress of the step
         self._collected = 0  # tokens, in the manager's last message
@@ -102,13 +107,15 @@ class Trainer(Actor):
         if self._running is None:
             self._running = message.step
             self.ctx.background(self._step(message), f"step {message.step}")
-        return TrainState(result=None, life=self.ctx.incarnation, progress=self._progress)
+        so_far = self._so_far() if self._so_far is not None else None
+        return TrainState(result=None, life=self.ctx.incarnation, progress=self._progress, so_far=so_far)
 
     async def _step(self, order: TrainStep) -> None:
         times = AttemptTimes(self.ctx.now, self._manager.total_s)
         await self.ctx.offload_within(self._deadlines, self._work.begin_step)
         times.lap("training")
         done = StepContents(Staleness(order.step - 1, self._settings.rollout.staleness))
+        self._so_far = partial(_so_far, times, done)
         for groups in await self._as_before(order):
             await self._train(groups, done, times)
         coming = self._micro_batches(order)
@@ -166,7 +173,7 @@ class Trainer(Actor):
         # All at once and last: a status request must get a version with its own root.
         self._done, self._root = order.step, root
         self._result = result.with_weights(root, seal_s, publish_s, record_s)
-        self._running = None
+        self._running = self._so_far = None
         await self.ctx.tell(MANAGER, StepEnded(batch=order.batch))
         await self.ctx.tell(CONTROLLER, StepDone(step=order.step))
 
@@ -190,6 +197,7 @@ class Trainer(Actor):
             await self.ctx.offload_within(self._deadlines, self._work.add_micro_batch, samples)
             self._progress += 1
         times.lap("training")
+        done.trained = len(done.groups)
 
     # -- samples --
 
@@ -350,3 +358,13 @@ class Trainer(Actor):
 
     def summary(self) -> dict[str, str | int | float]:
         return {"steps": self._done, "running": self._running if self._running is not None else "-"}
+
+
+def _so_far(times: AttemptTimes, done: StepContents) -> StepSoFar:
+    spent = times.spent
+    return StepSoFar(
+        seeding_s=spent.seeding_s,
+        waiting_s=spent.waiting_s,
+        training_s=spent.training_s,
+        groups=done.trained,
+    )

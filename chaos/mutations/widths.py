@@ -23,4 +23,10 @@ WIDTHS: tuple[Mutation, ...] = (
         "planned_step=planned_step, seeding=seeding, widths=widths)",
         "planned_step=planned_step, seeding=seeding, widths=None)",
     ),
+    _bug(
+        "a width before its plan that is not journaled",
+        "the width that is decided before the step's end is in the journal before any host has it",
+        "            await self._become(structs.replace(now, widths=widths))\n",
+        "            self._now = structs.replace(now, widths=widths)\n",
+    ),
 )

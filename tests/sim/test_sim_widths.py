@@ -11,8 +11,9 @@ import pytest
 
 from gleaner.actors.cluster.seeding import SeedingState
 from gleaner.actors.cluster.width_planner import WidthPlanner, WidthState
-from gleaner.actors.protocol.cluster import NodeHello, Plan
+from gleaner.actors.protocol.cluster import NodeHello, Plan, PlanNext, PlanWidth, WidthPlanned
 from gleaner.actors.protocol.instances import Registered
+from gleaner.actors.protocol.rollout import BatchesWhole, StepEnded, SubmitBatch
 from gleaner.actors.protocol.step_times import StepTimes
 from gleaner.actors.training.records import Restart, Step
 from gleaner.configs.load import load
@@ -95,6 +96,98 @@ def test_host_goes_back_when_the_model_does_not_fit_the_new_width(
     back = "engine of width 1 ended 2 times on trial: back to width 2"
     assert texts(caplog, "back to width") == [back] * len(HOSTS)
     assert [one for one in outcome.history if isinstance(one, Restart)] == []
+
+
+class Moments:
+    """What happened when, of the steps of a cluster. Times in virtual seconds.
+
+    Attributes:
+        narrowed_s: the width was decided that differs from the one before. relaunched_s: by host, its engine
+            was launched with it.
+        ended_s, submitted_s: by batch, the trainer had the step, the manager had the batch.
+        asked: open batches of each decision before a plan, and those that were whole then.
+        planned: measurements that plans were made of.
+    """
+
+    def __init__(self, cluster: SimCluster) -> None:
+        self._cluster = cluster
+        self.narrowed_s = inf
+        self.relaunched_s: dict[str, float] = {}
+        self.ended_s: dict[str, float] = {}
+        self.submitted_s: dict[str, float] = {}
+        self.asked: list[tuple[set[str], set[str]]] = []
+        self.planned: list[StepTimes] = []
+        self._whole: set[str] = set()
+        cluster.watch(self._look)
+
+    def _look(self, seen: ObservedMessage) -> None:
+        now_s = self._cluster.loop.now_s
+        if seen.direction == "in":
+            return
+        match seen.message:
+            case WidthPlanned(changed=True):
+                self.narrowed_s = min(self.narrowed_s, now_s)
+            case NodeHello(width=1):
+                self.relaunched_s.setdefault(seen.process.host.name, now_s)
+            case StepEnded(batch=batch):
+                self.ended_s[batch] = now_s
+            case SubmitBatch(batch=event):
+                self.submitted_s.setdefault(event.batch, now_s)
+            case BatchesWhole(batches=batches):
+                self._whole.update(batches)
+            case PlanWidth():
+                self.asked.append((self.submitted_s.keys() - self.ended_s.keys(), set(self._whole)))
+            case PlanNext(times=StepTimes() as times):
+                self.planned.append(times)
+
+
+def test_engines_relaunch_while_the_trainer_updates() -> None:
+    """The fourth step without a retraction narrows them: after its rollout, before its end."""
+    cluster = SimCluster(setup([*NARROWS, "job.steps=12"]))
+    seen = Moments(cluster)
+    outcome = ended(cluster)
+    step = max(step for step in range(1, 12) if seen.submitted_s[f"step-{step}"] < seen.narrowed_s)
+    next_s = seen.submitted_s[f"step-{step + 1}"]
+    assert seen.narrowed_s < seen.ended_s[f"step-{step}"] < next_s
+    assert seen.relaunched_s.keys() == set(HOSTS)
+    assert all(at_s < next_s for at_s in seen.relaunched_s.values())
+    steps = [one for one in outcome.history if isinstance(one, Step)]
+    assert all(one.staleness_max == 0 for one in steps), "each step is rolled out with its own weights"
+    measured = seen.planned[step - 1]
+    assert measured.next_prem == len(HOSTS), "hosts that relaunch are there"
+    assert measured.instance_engines == 1.0, "the step had engines of width 2"
+
+
+def test_width_is_decided_before_the_plan_only_when_the_open_batch_is_whole() -> None:
+    cluster = SimCluster(setup([*NARROWS, "job.steps=9", "job.eval_every=2"]))
+    seen = Moments(cluster)
+    ended(cluster)
+    assert len(seen.asked) > 4
+    for opened, whole in seen.asked:
+        assert {batch for batch in opened if batch.startswith("step-")} <= whole
+    assert seen.relaunched_s.keys() == set(HOSTS)
+
+
+@pytest.mark.parametrize("actor", ["controller", "scheduler"])
+def test_width_stays_when_an_actor_dies_between_its_decision_and_the_plan(
+    actor: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    cluster = SimCluster(setup([*NARROWS, "job.steps=40", "fleet.restarts=5"]))
+    faults, struck = FaultInjector(cluster), list[str]()
+
+    def look(seen: ObservedMessage) -> None:
+        match seen.message:
+            case WidthPlanned(changed=True) if not struck and seen.direction != "in":
+                struck.append(actor)
+                cluster.loop.call_later(0.0, strike)
+
+    def strike() -> None:
+        assert faults.crash_actor("head", "agent", actor)
+
+    cluster.watch(look)
+    ended(cluster)
+    assert struck == [actor]
+    assert texts(caplog, "engine relaunched") == ["engine relaunched: width 1 after 2"] * len(HOSTS)
 
 
 class Relaunches:
@@ -183,9 +276,9 @@ def test_retractions_of_full_caches_reach_the_plan(monkeypatch: pytest.MonkeyPat
     plan = WidthPlanner.next
 
     def recorded(
-        self: WidthPlanner, state: WidthState, seeding: SeedingState, times: StepTimes
+        self: WidthPlanner, state: WidthState, seeding: SeedingState, times: StepTimes, step: int
     ) -> WidthState:
-        after = plan(self, state, seeding, times)
+        after = plan(self, state, seeding, times, step)
         planned.append((times.retracted, after))
         return after
 

@@ -107,8 +107,13 @@ class Job:
         self.ages += [step - self.first[numbers[group]] for group in kept]
         self.over += [numbers[group] for group in dropped]
         self.kinds.append(self.draws.shape(batch, step).kind)
+        life, expected = self.draws, self.draws.after(batch, kept, dropped)
         for _ in range(2):  # a controller that died before the step was on record settles it again
             self.enter(self.draws.settle(batch, kept, dropped))
+        assert expected.snapshot().queue == self.draws.snapshot().queue
+        following = f"step-{step + 1}", step + 1
+        if self.draws is life:  # a controller that died has not what plans chose
+            assert expected.shape(*following) == self.draws.shape(*following), "as it was foreseen"
         self.draws.finished(step)
         if self.rng.random() < 0.5:
             self.draws.consider(self.rng.choice([None, -0.1, 0.01, 0.1]))
