@@ -61,7 +61,10 @@ class PlansSurvive(Check):
                     f"the width of step {before.planned_step} changed without a measurement, from "
                     f"{before.widths.width} to {after.widths.width}"
                 )
-            elif before.widths.step == after.planned_step and after.widths.width != before.widths.width:
+            elif (
+                before.widths.step == after.widths.step == after.planned_step
+                and after.widths.width != before.widths.width
+            ):
                 yield (
                     f"the width of step {before.widths.step} changed twice, from {before.widths.width} to "
                     f"{after.widths.width}"

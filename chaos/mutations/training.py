@@ -92,8 +92,8 @@ TRAINING: tuple[Mutation, ...] = (
         (
             Edit(
                 "gleaner.actors.training.loop",
-                "                await wait.look(self._step_done, STEP_POLL_S)",
-                "                await wait.look(self._step_done)",
+                "                await wait.look(self._news, STEP_POLL_S)",
+                "                await wait.look(self._news)",
             ),
         ),
         ("I8",),

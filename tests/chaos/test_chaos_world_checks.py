@@ -504,6 +504,24 @@ def test_width_that_changes_without_a_measurement_or_is_in_no_journal_is_found()
         assert text in judged(before, after, check="plans survive")
 
 
+def test_width_of_the_next_step_may_be_decided_before_its_plan_and_then_stays() -> None:
+    def committed(at_s: float, planned_step: int, width: int, step: int) -> Fact:
+        widths = WidthState(width=width, step=step)
+        state = ClusterState(
+            job=JOB, state="running", planned_step=planned_step, seeding=PLANNED, widths=widths
+        )
+        return Committed(at_s, "head", SCHEDULER, 1, (state,), snapshot=True)
+
+    early = committed(1.0, 2, 2, 3)
+    assert judged(committed(0.5, 2, 1, 2), early, committed(2.0, 3, 2, 3), check="plans survive") == []
+    for after, text in (
+        (committed(2.0, 3, 1, 3), "the width of step 3 changed twice, from 2 to 1"),
+        (committed(2.0, 2, 1, 3), "the width of step 2 changed without a measurement, from 2 to 1"),
+        (committed(2.0, 3, 2, 2), "after the width of step 3 that of 2 was planned"),
+    ):
+        assert text in judged(early, after, check="plans survive")
+
+
 def of_kinds(**learnt: StepStatistics) -> SeedingState:
     """The state of a job with rounds, ahead of a round of the first of these kinds."""
     kinds = {kind: KindState(t_seed_s=2.0, memory={2: 2.0}, learnt=values) for kind, values in learnt.items()}
