@@ -1,6 +1,7 @@
 """The figures of reward planning: the plain planner plans as ours, and the section has every figure."""
 
 import numpy as np
+import pytest
 
 from bench.reward.plain_planner import plain_plan
 from bench.reward.planning import MAX_DELAY_S, Sample, cells, fewest, to_plan, two_batches
@@ -9,6 +10,7 @@ from gleaner.actors.reward.planning.search import limits_of, plan
 from gleaner.sim.rewards.workload import CUDA_STAGES, CudaLaw
 
 
+@pytest.mark.long
 def test_plain_planner_plans_as_ours() -> None:
     for seed in (1, 2):
         items = to_plan(160, seed)

@@ -219,7 +219,7 @@ def test_result_of_a_host_that_was_not_given_the_item_is_dropped_in_a_run() -> N
     assert report.counts["rewards.foreign_results"] >= 3
 
 
-@pytest.mark.parametrize("seed", [2, 9])
+@pytest.mark.parametrize("seed", [2, pytest.param(9, marks=pytest.mark.long)])
 def test_job_survives_faults_of_its_reward_hosts(seed: int) -> None:
     report = run(load("rewards"), seed)
     assert report.broken == ()
@@ -249,7 +249,9 @@ def test_job_waits_for_a_judge_that_is_away_for_five_minutes() -> None:
     assert report.virtual_s > AWAY_S
 
 
-@pytest.mark.parametrize(("memory", "by_s"), [(False, 3600.0), (True, -3600.0)])
+@pytest.mark.parametrize(
+    ("memory", "by_s"), [(False, 3600.0), pytest.param(True, -3600.0, marks=pytest.mark.long)]
+)
 def test_full_disk_or_memory_and_another_clock_of_a_host_cost_no_host(memory: bool, by_s: float) -> None:
     """Its deadlines and its offers are of the monotonic clock: no wait is late, and no host is lost."""
     full = DiskFull(at_s=8.0, host="@reward/0", for_s=25.0, memory=memory)

@@ -53,6 +53,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
+@pytest.mark.long
 @pytest.mark.realprocess
 def test_killed_host_costs_no_verdict_and_is_replaced(
     folder: Path, capsys: pytest.CaptureFixture[str]

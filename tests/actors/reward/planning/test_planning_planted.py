@@ -1,6 +1,6 @@
 """Laws of planning and of shares are awake: each planted bug fails a test that states the law it breaks.
 
-Each starts an interpreter of its own, so all but one are for the night.
+Each starts an interpreter of its own, so they are for the night.
 """
 
 import re
@@ -78,13 +78,8 @@ PLANTED = (
 )
 
 
-BY_DAY = "timeout check dropped"
-
-
-@pytest.mark.parametrize(
-    "planted",
-    [pytest.param(it, marks=[] if it.name == BY_DAY else [pytest.mark.long], id=it.name) for it in PLANTED],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
 def test_planted_bug_fails_the_test_of_its_law(planted: Planted) -> None:
     edit = planted.edit
     test = f"{HERE}/{planted.test}"
