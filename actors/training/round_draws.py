@@ -237,9 +237,10 @@ class RoundDraws:
         return RoundSettled(batch=batch, over=over, deferred=deferred)
 
     def after(self, batch: str, kept: Collection[int], dropped: Collection[int]) -> "RoundDraws":
-        """The draws as they will be when this batch is settled so, to look at its next round."""
+        """The draws as they will be when this batch is settled so, to look at its next round. They share
+        nothing that changes with these."""
         later = copy(self)
-        later._history = None
+        later._history, later._uniform = None, copy(self._uniform)
         later._queue, later._launched = dict(self._queue), dict(self._launched)
         later._rounds = {name: replace(one, draws=list(one.draws)) for name, one in self._rounds.items()}
         if (event := later.settle(batch, kept, dropped)) is not None:

@@ -160,17 +160,7 @@ class Submission:
         if not isinstance(self._draws, RoundDraws):
             return None
         self._draws.consider(self._gain)
-        draws = self._draws
-        done, ahead = (draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
-        return RoundKinds(
-            done=done,
-            ahead=ahead,
-            shorts=draws.shorts,
-            surplus=draws.rule.surplus,
-            spare=draws.spare,
-            surpluses=draws.choices(),
-            begins=LEAST_GAIN if draws.may_begin(f"step-{step + 1}", step + 1) else None,
-        )
+        return _kinds(self._draws, step)
 
     async def rounds_ahead(self, step: int) -> RoundKinds | None:
         """As `rounds`, of a step that is rolled out and not trained yet; nothing is settled."""
@@ -180,8 +170,7 @@ class Submission:
         fates = await self._retrying_ask.ask(MANAGER, GroupFates(batch=batch), GroupFatesAre)
         draws = self._draws.after(batch, fates.kept, fates.dropped)
         draws.consider(self._gain)
-        done, ahead = (draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
-        return RoundKinds(done=done, ahead=ahead, shorts=draws.shorts, surplus=draws.rule.surplus)
+        return _kinds(draws, step)
 
     def planned(self, plan: Plan) -> None:
         """The plan of the next step. Rounds begin with this step if it predicts enough gain; they end after
@@ -276,3 +265,17 @@ class Submission:
 
 def _weights(trainer: TrainerIs) -> Weights:
     return Weights(version=trainer.step, root=trainer.root, sources=(trainer.source,))
+
+
+def _kinds(draws: RoundDraws, step: int) -> RoundKinds:
+    """The kinds of this step, which is settled in these draws, and of the next one."""
+    done, ahead = (draws.shape(f"step-{one}", one).kind for one in (step, step + 1))
+    return RoundKinds(
+        done=done,
+        ahead=ahead,
+        shorts=draws.shorts,
+        surplus=draws.rule.surplus,
+        spare=draws.spare,
+        surpluses=draws.choices(),
+        begins=LEAST_GAIN if draws.may_begin(f"step-{step + 1}", step + 1) else None,
+    )

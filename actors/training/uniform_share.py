@@ -31,6 +31,12 @@ class UniformShare:
         counted, dropped = (sum(numbers) for numbers in zip(*newest, strict=True)) if newest else (0, 0)
         return spare_groups(rule, counted, dropped, problems)
 
+    def __copy__(self) -> "UniformShare":
+        """Another one with the same rounds."""
+        other = UniformShare()
+        other.restore(self._rounds)
+        return other
+
     def rounds(self) -> tuple[tuple[int, int], ...]:
         """The kept rounds, the oldest first."""
         return tuple(self._rounds)

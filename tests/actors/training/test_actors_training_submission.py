@@ -256,6 +256,22 @@ async def test_spare_groups_are_submitted_alike_by_every_life_of_the_controller(
         assert again == begun
 
 
+async def test_look_at_the_next_round_changes_nothing_of_the_draws(tmp_path: Path) -> None:
+    rollout: dict[str, object] = {"drop_uniform": True, "max_refills": 2}
+    rounds: dict[str, object] = {"mode": "tail", "prompts_factor": 1.5}
+    async with world(tmp_path, every=100, rollout=rollout, rounds=rounds) as there:
+        submission = await there.start()
+        await submission.step(1, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 4], dropped=[], aborted=[3, 5])
+        await submission.settle(1)
+        await submission.step(2, TRAINER)
+        there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 4], dropped=[3], aborted=[5])
+        seen = [await submission.rounds_ahead(2) for _ in range(3)]
+        await submission.settle(2)
+        assert seen == [submission.rounds(2)] * 3
+        assert submission.rounds(2) == (await there.restart()).rounds(2), "it follows from the journal"
+
+
 async def test_surplus_of_a_plan_is_launched_from_the_next_period_on(tmp_path: Path) -> None:
     rounds: dict[str, object] = {"mode": "tail", "prompts_plan": "model", "prompts_factor": 2}
     async with world(tmp_path, every=100, rounds=rounds) as there:
@@ -290,8 +306,9 @@ async def test_rounds_begin_with_the_step_whose_plan_finds_that_they_gain_enough
         submission = await there.start()
         await submission.step(1, TRAINER)
         there.manager.fates = GroupFatesAre(kept=[0, 1, 2, 3], dropped=[], aborted=[])
-        await submission.settle(1)
         whole = RoundKinds(done="plain", ahead="plain", shorts=1.0, surplus=4, begins=0.03)
+        assert await submission.rounds_ahead(1) == whole
+        await submission.settle(1)
         assert submission.rounds(1) == whole
         submission.planned(Plan(t_seed_s=1.0, n_prem=0, tail_gain=gain))
         await submission.step(2, TRAINER)
