@@ -46,13 +46,14 @@ class WidthPlanner:
 
     def early(self, state: WidthState, seeding: SeedingState, times: StepTimes, step: int) -> WidthState:
         """The state with the width of `step`, decided while the trainer still updates the weights; unchanged
-        where it is decided, or data are missing. seeding, times: as far as they are known by then. The least
-        idle time of the last steps hides a part of the relaunch, or all of it."""
+        where it is decided, or data are missing. seeding, times: as far as they are known by then. A step
+        with which rounds begin by them is a short round. The least idle time of the last steps hides a part
+        of the relaunch, or all of it."""
         hidden_s = min(state.idle_s, default=0.0)
         relaunch_s = max(0.0, self._settings.relaunch_s - hidden_s)
         if step <= state.step:
             return state
-        after, decided = self._next(state, seeding, times, relaunch_s)
+        after, decided = self._next(state, seeding, with_begun(times, seeding.tail_gain), relaunch_s)
         return structs.replace(after, step=step) if decided else state
 
     def next(self, state: WidthState, seeding: SeedingState, times: StepTimes, step: int) -> WidthState:

@@ -78,6 +78,7 @@ def test_width_is_that_of_the_kind_that_begins_by_the_plan() -> None:
         seeding = structs.replace(SEEDING, tail_gain=gain)
         state = WidthState(width=1, kinds=kinds)
         assert after(paper, state, seeding, told(0, begins)).width == width
+        assert paper.early(state, seeding, told(0, begins), 0).width == width
 
 
 def test_job_begins_with_its_first_width_and_keeps_it_when_the_plan_is_off() -> None:
