@@ -10,8 +10,15 @@ LENGTH_RACE = "gleaner.actors.rollout.state.length_race"
 EVENTS = "gleaner.actors.rollout.state.group_events"
 
 
-def _bug(name: str, safeguard: str, edit: Edit, caught_by: tuple[str, ...], *more: Edit) -> Mutation:
-    return Mutation(name, safeguard, (edit, *more), caught_by, campaign="rounds")
+def _bug(
+    name: str,
+    safeguard: str,
+    edit: Edit,
+    caught_by: tuple[str, ...],
+    *more: Edit,
+    campaign: str = "rounds",
+) -> Mutation:
+    return Mutation(name, safeguard, (edit, *more), caught_by, campaign=campaign)
 
 
 ROUNDS: tuple[Mutation, ...] = (
@@ -104,6 +111,17 @@ ROUNDS: tuple[Mutation, ...] = (
             "            uniform=(),\n",
         ),
         ("rounds",),
+    ),
+    _bug(
+        "a look at the next round that counts",
+        "a width that is decided early looks at the next round without changing its draws",
+        Edit(
+            DRAWS,
+            "later._history, later._uniform = None, copy(self._uniform)\n",
+            "later._history = None\n",
+        ),
+        ("rounds",),
+        campaign="widths",
     ),
     _bug(
         "rounds that end within a period",

@@ -4,10 +4,17 @@ from gleaner.chaos.mutate import Edit
 from gleaner.chaos.mutations.mutation import Mutation
 
 SCHEDULER = "gleaner.actors.cluster.scheduler"
+NONE_EARLY = Edit(
+    "gleaner.actors.cluster.width_planner",
+    "        hidden_s = min(state.idle_s, default=0.0)\n",
+    "        return state\n",
+)
+"""Every width is decided with the plan of its step, as is else the case only where a report is lost."""
 
 
-def _bug(name: str, safeguard: str, old: str, new: str) -> Mutation:
-    return Mutation(name, safeguard, (Edit(SCHEDULER, old, new),), ("plans survive",), campaign="widths")
+def _bug(name: str, safeguard: str, old: str, new: str, *more: Edit) -> Mutation:
+    edits = (Edit(SCHEDULER, old, new), *more)
+    return Mutation(name, safeguard, edits, ("plans survive",), campaign="widths")
 
 
 WIDTHS: tuple[Mutation, ...] = (
@@ -16,6 +23,7 @@ WIDTHS: tuple[Mutation, ...] = (
         "the width that is answered is the planned one",
         "            width=widths.width if widths is not None else 0,\n",
         "            width=now.widths.width if now.widths is not None else 0,\n",
+        NONE_EARLY,
     ),
     _bug(
         "widths that a new plan forgets",
