@@ -19,6 +19,7 @@ def test_plain_planner_plans_as_ours() -> None:
         assert len(np.unique(items.batch)) == 8
 
 
+@pytest.mark.long
 def test_base_policy_saves_nothing_beside_itself() -> None:
     found = cells(1, 2, CudaLaw(items=64), [1], ("zero-queue-dedicated", "distrs"))
     assert found["zero-queue-dedicated"].gpu.values == [1.0]

@@ -2,8 +2,8 @@
 
 The seed that caught a bug last is tried first (caught.toml). When code moves, a seed may meet other events.
 Then a few more seeds may catch the bug before the test fails. `python -m gleaner.chaos.hunt --write` renews
-the file. One bug of each check, the one that is caught soonest, shows that it is awake; the other bugs are
-tried every night.
+the file. One bug of each check, the one that is caught soonest, shows that it is awake, unless its run is too
+long for that; the other bugs are tried every night.
 """
 
 import asyncio
@@ -25,6 +25,8 @@ from tests.shared_results import once
 
 MORE = 6
 """Seeds that are tried after the one that caught it last."""
+LONGEST_S = 90.0
+"""Virtual seconds of a run by day."""
 CAUGHT = read()
 
 
@@ -33,12 +35,13 @@ BY_RUN = sorted(MUTATIONS, key=lambda it: (it.campaign, it.lead, it.faults))
 
 
 def params() -> Iterator[ParameterSet]:
-    """All bugs; those that are not the soonest of their check are for the night."""
+    """All bugs; those that are not the soonest of their check, or take too long, are for the night."""
     soonest: dict[str, str] = {}
     for caught in sorted(CAUGHT.values(), key=lambda it: it.at_s):
         soonest.setdefault(caught.check, caught.name)
     for mutation in BY_RUN:
-        by_day = mutation.name == soonest[CAUGHT[mutation.name].check]
+        caught = CAUGHT[mutation.name]
+        by_day = mutation.name == soonest[caught.check] and caught.at_s <= LONGEST_S
         yield pytest.param(mutation, marks=[] if by_day else [pytest.mark.long], id=mutation.name)
 
 

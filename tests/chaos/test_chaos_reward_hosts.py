@@ -249,9 +249,8 @@ def test_job_waits_for_a_judge_that_is_away_for_five_minutes() -> None:
     assert report.virtual_s > AWAY_S
 
 
-@pytest.mark.parametrize(
-    ("memory", "by_s"), [(False, 3600.0), pytest.param(True, -3600.0, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize(("memory", "by_s"), [(False, 3600.0), (True, -3600.0)])
 def test_full_disk_or_memory_and_another_clock_of_a_host_cost_no_host(memory: bool, by_s: float) -> None:
     """Its deadlines and its offers are of the monotonic clock: no wait is late, and no host is lost."""
     full = DiskFull(at_s=8.0, host="@reward/0", for_s=25.0, memory=memory)

@@ -66,7 +66,7 @@ def test_machine_takes_the_place_of_a_drained_reward_host() -> None:
     assert newest != first
 
 
-@pytest.mark.parametrize("taken_back", [False, True])
+@pytest.mark.parametrize("taken_back", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_notice_of_a_host_that_ended_does_not_reach_its_successor(taken_back: bool) -> None:
     scoring = cluster(steps=3)
     injector = FaultInjector(scoring)
