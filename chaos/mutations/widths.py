@@ -9,7 +9,7 @@ NONE_EARLY = Edit(
     "        hidden_s = min(state.idle_s, default=0.0)\n",
     "        return state\n",
 )
-"""Every width is decided with the plan of its step, as is else the case only where a report is lost."""
+"""Every width is decided with the plan of its step, as else where a report or data are missing."""
 
 
 def _bug(name: str, safeguard: str, old: str, new: str, *more: Edit) -> Mutation:
