@@ -18,6 +18,7 @@ class Mutation:
         edits: where. Where several safeguards protect the same property, all are removed: one alone
             would rightly change nothing.
         caught_by: the checks that may notice; which one did is measured (`gleaner.chaos.hunt_results`).
+            Where one alone is named, a hunt lasts until that one does.
         faults: kinds that lead there; a hunt has only these on, where any are named.
         campaign: the one that hunts it.
         lead: a schedule that leads there (`gleaner.chaos.guided_schedules`), where chance alone is too rare.
