@@ -60,9 +60,15 @@ async def test_killed_head_is_reported_without_unrelated_log_lines(run: runs.Run
 
 
 async def test_stopped_head_is_ended_after_limit_with_cause(run: runs.RunDir, config: Config) -> None:
+    """A run asks its head first when the model is made, which may take longer than a head may start."""
     async with running_head(run, config) as head:
         await head.found()
         async with connect_to_run(run) as cluster:
+            hung = cluster.head_hung(Health(silent_s=0.4, start_s=0.8), head.cpu_s)
+            checking = asyncio.create_task(hung)
+            done, _ = await asyncio.wait([checking], timeout=2.0)
+            assert not done, "a head that was asked nothing yet is healthy"
+            checking.cancel()
             await cluster.probe()
             assert head.cpu_s() > 0.0
             checking = asyncio.create_task(cluster.head_hung(Health(silent_s=1.0), head.cpu_s))
@@ -72,18 +78,6 @@ async def test_stopped_head_is_ended_after_limit_with_cause(run: runs.RunDir, co
             head.kill(await asyncio.wait_for(checking, 60))
         problem = await asyncio.wait_for(head.ended(), 60)
     assert problem.lines[0].startswith(f"the head of {run.id} ended with signal SIGKILL (no heartbeat for 1.")
-
-
-async def test_head_that_was_asked_nothing_yet_is_healthy(run: runs.RunDir, config: Config) -> None:
-    """A run asks its head first when the model is made, which may take longer than a head may start."""
-    async with running_head(run, config) as head:
-        await head.found()
-        async with connect_to_run(run) as cluster:
-            hung = cluster.head_hung(Health(silent_s=0.4, start_s=0.8), head.cpu_s)
-            checking = asyncio.create_task(hung)
-            done, _ = await asyncio.wait([checking], timeout=2.0)
-            assert not done
-            checking.cancel()
 
 
 async def test_head_that_cannot_start_reports_why(run: runs.RunDir, tmp_path: Path) -> None:

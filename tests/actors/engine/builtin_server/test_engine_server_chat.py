@@ -12,6 +12,7 @@ from gleaner.actors.engine.builtin.layer_budget import DoesNotFit, layer_bytes, 
 from gleaner.actors.engine.builtin_server.process import Settings, loaded
 from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.actors.reward.prompts import Prompts
+from gleaner.rlctl.__main__ import main
 
 MESSAGES = [{"role": "user", "content": "Spell: fox"}]
 RESERVE_MB = 20
@@ -108,8 +109,11 @@ def test_command_streams_layers_within_its_reserve(deep: Path) -> None:
     with Process(deep, *small, "--reserve-mb", "8") as server:
         status, answer = server.post("/v1/chat/completions", **asked())
         assert (status, answer["usage"]["completion_tokens"] > 0) == (200, True)
-    with Process(deep, "--slots", "64", "--reserve-mb", "1") as refused:
-        code, said = refused.ends()
-        assert code == 2
-        assert "--reserve-mb 1: a pass needs" in said
-        assert "it fits with" in said
+
+
+def test_command_refuses_a_reserve_that_is_too_small(deep: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    reserve = ["--slots", "64", "--reserve-mb", "1"]
+    assert main(["engine", "serve", "--model", str(deep), "--listen", "127.0.0.1:0", *reserve]) == 2
+    printed = capsys.readouterr().err
+    assert "--reserve-mb 1: a pass needs" in printed
+    assert "it fits with" in printed
