@@ -30,9 +30,9 @@ SEEDS = 40
 async def hunt(
     mutation: Mutation, *, workers: int = 1, first: int = 0, seeds: int = SEEDS, check: str = ""
 ) -> HuntResult:
-    """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, or where the
-    bug names one check alone, until that one notices. Raises CannotPlant: a worker that ends for that would
-    pass as a violation."""
+    """Run seeds with the bug planted, in order from `first` on, until one is broken; with `check`, or where
+    the bug names one check alone, until that one notices. Raises CannotPlant: a worker that ends for that
+    would pass as a violation."""
     compiled(mutation.edits)
     if not check and len(mutation.caught_by) == 1:
         (check,) = mutation.caught_by
