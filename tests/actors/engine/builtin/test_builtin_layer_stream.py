@@ -193,6 +193,11 @@ class _Allocations(TorchDispatchMode):
         self.now_bytes = self.most_bytes = 0
         self._known: set[int] = set()
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; an import of torch's compiler would take seconds."""
+        return False
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         made = func(*args, **(kwargs or {}))
         given = {one.untyped_storage()._cdata for one in _tensors((args, kwargs))}
