@@ -6,6 +6,7 @@ The results of hunts are kept.
 import asyncio
 import subprocess
 import sys
+from collections.abc import AsyncIterator, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -20,7 +21,9 @@ from gleaner.chaos.invariants.catalogue import CHECKS
 from gleaner.chaos.mutate import CannotPlant, Edit, changed, plant, source_of
 from gleaner.chaos.mutations import BY_NAME, MUTATIONS, Mutation
 from gleaner.chaos.plan import load
+from gleaner.chaos.run_orders import RunOrder
 from gleaner.chaos.schedule import dump
+from gleaner.chaos.tally import Broken, RunReport
 
 
 def test_mutations_are_enough_and_named() -> None:
@@ -56,6 +59,22 @@ def test_bug_that_does_not_fit_source_is_not_hunted() -> None:
     unfit = replace(MUTATIONS[0], edits=(Edit("gleaner.transport.token_ring", "no such text", ""),))
     with pytest.raises(CannotPlant, match="occurs 0 times"):
         asyncio.run(hunt(unfit, seeds=1))
+
+
+@pytest.mark.parametrize(("caught_by", "check"), [(("I7", "I8"), "I8"), (("I8",), "I8"), (("I7",), "I7")])
+def test_hunt_lasts_until_the_check_that_is_named_alone(
+    caught_by: tuple[str, ...], check: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    noticed = Broken(check="I8", at_s=1.0, text="first"), Broken(check="I7", at_s=2.0, text="later")
+
+    async def reports(orders: Iterable[RunOrder], **_: object) -> AsyncIterator[RunReport]:
+        for order in orders:
+            until = [one.check == order.stop_at for one in noticed]
+            last = until.index(True) + 1 if any(until) else 1
+            yield RunReport(seed=order.seed, broken=noticed[:last])
+
+    monkeypatch.setattr("gleaner.chaos.hunt.run_all", reports)
+    assert asyncio.run(hunt(replace(MUTATIONS[0], caught_by=caught_by), seeds=1)).check == check
 
 
 def test_imported_module_is_not_changed() -> None:
