@@ -262,6 +262,8 @@ def due_aborts(log: TokenLog, streams: Streams) -> dict[str, list[int]]:
     if not any(batch.fates.dropped or batch.fates.closed for batch in log.batches.values()):
         return due
     for name, stream in streams.items():
+        if stream.held == len(stream.tickets):
+            continue  # none is superseded
         for number, ticket in stream.tickets.items():
             if ticket.superseded and log.requests[ticket.request].state is RequestState.DROPPED:
                 due.setdefault(name, []).append(number)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gleaner.actors.rollout.state.length_race import Lengths
 from gleaner.actors.rollout.state.race import Racer, chosen, group_key
 from gleaner.actors.rollout.state.request_log import RequestLog, RequestState, lengths
+from gleaner.actors.rollout.state.token_columns import NO_SLOT, Slots
 
 Keys = NDArray[np.int64]
 
@@ -45,6 +46,8 @@ class RaceKeys:
         self.to_pass: list[int] | None = None
         """See `race.keys_to_pass`, of the last decision; None before the first."""
         self._stale = False  # responses got longer, and no bound was read
+        self._slots: Slots | None = None  # see `_slots`, of all groups that are not closed
+        self._slots_of: tuple[int, int] = -1, 0  # changes of slots, and such groups, when they were read
 
     def look(self, batch: Racing, count: int, touched: Iterable[int] | None = None) -> bool:
         """Read the bounds of these groups anew; of all that are not closed where `touched` is None, or where
@@ -52,10 +55,12 @@ class RaceKeys:
         self._grow(batch)
         if touched is None or self._stale:
             left = np.flatnonzero(~self._closed)
+            now = self._left_keys(batch, left, count)
         else:
             left = np.array([group for group in touched if not self._closed[group]], np.int64)
+            now = _keys(batch, left.tolist(), count)
         self._stale = False
-        before, now = self._tokens[left], _keys(batch, left.tolist(), count)
+        before = self._tokens[left]
         self._tokens[left] = now
         return self.to_pass is None or self._passed(before, now)
 
@@ -67,10 +72,27 @@ class RaceKeys:
 
     def _passed(self, before: Keys, now: Keys) -> bool:
         """Whether a bound that changed was at one of the keys, is, or has passed it."""
-        keys = np.array(self.to_pass or [], np.int64)
+        changed = before != now
+        if not changed.any():
+            return False
+        before, now, keys = before[changed], now[changed], np.array(self.to_pass or [], np.int64)
         below = np.searchsorted(keys, np.minimum(before, now), "left")
         up_to = np.searchsorted(keys, np.maximum(before, now), "right")
-        return bool(((below < up_to) & (before != now)).any())
+        return bool((below < up_to).any())
+
+    def _left_keys(self, batch: Racing, left: Slots, count: int) -> Keys:
+        """`_keys` of all groups that are not closed. They mostly have the slots of the last look, and to
+        collect these was most of the time of a look."""
+        if batch.past or not len(left):
+            return _keys(batch, left.tolist(), count)
+        columns = batch.groups[0][0].columns
+        of = columns.changes, len(left)  # a closed group stays closed, and one that is added has new slots
+        if of != self._slots_of:
+            self._slots, self._slots_of = _slots(batch, left.tolist()), of
+        if self._slots is None:
+            return _keys(batch, left.tolist(), count)
+        keys: Keys = np.sort(columns.lengths(self._slots), axis=1)[:, count - 1]
+        return keys
 
     def close(self, batch: Racing, count: int) -> None:
         """Read the keys of the groups that were closed since the last call."""
@@ -123,6 +145,16 @@ def _keys(batch: Racing, groups: Sequence[int], count: int) -> Keys:
         return keys
     parts = np.split(tokens, np.cumsum(sizes)[:-1]) if groups else []
     return np.array([group_key(part.tolist(), count) for part in parts], np.int64)
+
+
+def _slots(batch: Racing, groups: Sequence[int]) -> Slots | None:
+    """The slots of the requests of these groups, a row a group; None if the groups are not of one size, or
+    the tokens of one are held no longer."""
+    slots = [[log.slot for log in batch.groups[group]] for group in groups]
+    if len(set(map(len, slots))) != 1:
+        return None
+    found = np.array(slots, np.int64)
+    return None if (found == NO_SLOT).any() else found
 
 
 def _first(batch: Racing, log: RequestLog) -> RequestLog:

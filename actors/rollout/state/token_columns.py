@@ -50,12 +50,15 @@ class TokenColumns:
         self._free_slots: list[int] = []
         self._slots = 1  # number of slots ever allocated, with NO_SLOT
         self._rows = np.arange(256, dtype=np.int32)
+        self.changes = 0
+        """How often a slot began or ended: while it is the same, each request has the slot that it had."""
         self._grow_slots(_SLOTS_AT_FIRST)
 
     # -- slots --
 
     def begin(self, limit: int) -> int:
         """A slot for at most `limit` tokens, 1 or more."""
+        self.changes += 1
         if self._free_slots:
             slot = self._free_slots.pop()
         else:
@@ -69,6 +72,7 @@ class TokenColumns:
 
     def end(self, slot: int) -> None:
         """Free the slot and its pages."""
+        self.changes += 1
         pages = self._pages_of(slot)
         self._free_pages[self._free : self._free + len(pages)] = pages
         self._free += len(pages)

@@ -26,6 +26,7 @@ from gleaner.actors.rollout.state.group_events import (
     events_of,
     longer_decides,
 )
+from gleaner.actors.rollout.state.group_policy import SURPLUS
 from gleaner.actors.rollout.state.request_log import RequestState
 from gleaner.actors.rollout.state.state import RolloutState
 from gleaner.actors.rollout.status import fates_of
@@ -181,6 +182,20 @@ def test_replay_from_any_snapshot_gives_equal_race(seed: int, moves: int, where:
     assert due_aborts(rebuilt.log, rebuilt.streams) == due_aborts(world.state.log, world.state.streams)
     for name, batch in rebuilt.log.batches.items():
         assert decision_of(batch) == decision_of(world.state.log.batches[name])
+
+
+def test_tickets_of_dropped_requests_are_aborted_beside_those_that_count() -> None:
+    world = RacingWorld(random.Random(1), drop_uniform=False)
+    world.apply(world.submission())
+    world.join()
+    while world.state.log.queued():
+        world.dispatch()
+    (stream,) = world.state.streams.values()
+    first = [number for number, ticket in stream.tickets.items() if ticket.request.startswith("step-1/0/")]
+    assert 0 < len(first) < len(stream.tickets)
+    assert due_aborts(world.state.log, world.state.streams) == {}
+    world.apply(GroupsDropped(batch="step-1", groups=(0,), why=SURPLUS))
+    assert list(due_aborts(world.state.log, world.state.streams).values()) == [first]
 
 
 def test_group_that_is_not_closed_is_neither_kept_nor_closed_with_strange_samples() -> None:

@@ -106,3 +106,36 @@ def test_sample_that_is_generated_again_has_the_tokens_of_its_first_response() -
     batch.grow(0, 2)
     keys.look(batch, 1)
     assert keys.of(0) == (9, False)
+
+
+@given(st.data())
+def test_looks_read_the_key_of_each_group_when_slots_change_between_them(data: st.DataObject) -> None:
+    """Requests lose their tokens, let them go, end and come, in any order."""
+    columns, count = TokenColumns(), data.draw(st.integers(1, 2))
+    batch, keys = TwoGroups(), RaceKeys()
+    batch.groups = [[_response(columns, group) for _ in range(count)] for group in range(2)]
+    changes = st.sampled_from(["grow", "grow", "empty", "let go", "end", "add"])
+    for change in data.draw(st.lists(changes, min_size=4, max_size=16)):
+        group = data.draw(st.integers(0, len(batch.groups) - 1))
+        log = data.draw(st.sampled_from(batch.groups[group]))
+        held = log.crc is None
+        if change == "grow":
+            for one in batch.groups[group]:
+                if one.crc is None and one.state is not RequestState.FINISHED:
+                    one.append(7, -0.5, "engine", 1, 1)
+        elif change == "empty" and held and log.state is not RequestState.FINISHED:
+            columns.end(log.slot)
+            _response(columns, group)  # has the slot from now on
+            log.slot = columns.begin(64)
+        elif change == "let go" and held:
+            log.let_go(len(log), 0)
+        elif change == "end":
+            for one in batch.groups[group]:
+                one.state = RequestState.FINISHED
+            keys.close(batch, count)
+        elif change == "add":
+            size = data.draw(st.sampled_from([count, count, count + 1]))
+            batch.groups.append([_response(columns, len(batch.groups)) for _ in range(size)])
+        keys.look(batch, count)
+        for number, logs in enumerate(batch.groups):
+            assert keys.of(number) == (group_key(map(len, logs), count), batch.closed(number))
