@@ -47,12 +47,7 @@ def with_begun(times: StepTimes, gain: float | None) -> StepTimes:
 
 
 def parts_of(lengths: Mapping[str, Groups], rounds: RoundKinds) -> Parts | None:
-    """The parts, from the lengths of the newest steps of each kind; None while too little is known."""
-    share = 1 / (rounds.shorts + 1)  # of all draws, that long rounds train
-    if rounds.done == "plain":
-        whole = sorted(lengths.get("plain", []), key=max)
-        count = round(share * len(whole))
-        return Parts(whole, whole[:-count], whole[-count:]) if 0 < count < len(whole) else None
+    """The parts, from the lengths of the newest rounds of each kind; None while too little is known."""
     short, long = lengths.get("short", []), lengths.get("long", [])
     if not short or not long or not rounds.shorts:
         return None

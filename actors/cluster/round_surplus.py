@@ -3,7 +3,8 @@
 Pure. A surplus s beside P groups defers the share s / (P + s) of all draws. A short round is as long as a
 whole step when more of its groups run to the limit than it has surplus, and how many do is a matter of
 chance: so it is predicted twice, with one standard deviation more long groups than the mean and with one
-less. A long round trains the deferred share.
+less. A long round trains the deferred share. Rounds begin only where they pay with one standard deviation
+more (`careful`): a few whole steps show the mean itself no better.
 """
 
 import math
@@ -45,12 +46,13 @@ def least_surplus(whole: Groups, groups: int, limit: int, surpluses: Sequence[in
     return max(surpluses)
 
 
-def period_s(whole: Groups, groups: int, surplus: int, seconds: Seconds) -> float:
+def period_s(whole: Groups, groups: int, surplus: int, seconds: Seconds, *, careful: bool = False) -> float:
     """Predicted seconds of a step, the mean over a period of short rounds and a long one."""
     launched = groups + surplus
     share = surplus / launched
     off = math.sqrt(share * (1 - share) / launched)
-    short_s = sum(seconds(_part(whole, 0.0, 1 - share + by), surplus) for by in (-off, off)) / 2
+    offs = (off,) if careful else (-off, off)
+    short_s = sum(seconds(_part(whole, 0.0, 1 - share + by), surplus) for by in offs) / len(offs)
     long_s = seconds(_part(whole, 1 - share, 1.0), 0)
     return (short_s * groups + long_s * surplus) / launched
 

@@ -25,7 +25,7 @@ import msgspec
 import numpy as np
 
 from gleaner.actors.cluster.round_parts import Groups, TailPlan, evenly, gain_of, parts_of
-from gleaner.actors.cluster.round_surplus import MOST_GROUPS, best_surplus, whole_groups
+from gleaner.actors.cluster.round_surplus import MOST_GROUPS, best_surplus, period_s, whole_groups
 from gleaner.actors.cluster.seeding import KindState, SeedingPolicy, SeedingState
 from gleaner.actors.cluster.step_engines import Floats
 from gleaner.actors.cluster.step_model import Machines, Work, predict
@@ -150,16 +150,20 @@ class ModelPolicy:
 
         learnt = {kind: one.learnt for kind, one in kinds.items() if one.learnt and one.learnt.lengths}
         whole = whole_groups({kind: one.lengths for kind, one in learnt.items()}, rounds)
-        if rounds.surpluses and whole:
+        begins = rounds.done == "plain"
+        if whole and (rounds.surpluses or begins):
             plain_s = seconds(evenly(whole, min(len(whole), MOST_GROUPS)), 0)
-            surplus, period_s = best_surplus(whole, rounds, seen.groups, seen.limit, seconds)
-            return TailPlan(gain_of(period_s, plain_s), surplus)
+            if rounds.surpluses:
+                surplus, rounds_s = best_surplus(whole, rounds, seen.groups, seen.limit, seconds)
+                return TailPlan(gain_of(rounds_s, plain_s), surplus)
+            rounds_s = period_s(whole, seen.groups, rounds.surplus, seconds, careful=True)
+            return TailPlan(gain_of(rounds_s, plain_s))
         parts = parts_of({kind: coming(one) for kind, one in learnt.items()}, rounds)
         if parts is None:
             return TailPlan()
         short_s, long_s = seconds(parts.short, rounds.surplus), seconds(parts.long, 0)
-        period_s = (rounds.shorts * short_s + long_s) / (rounds.shorts + 1)
-        return TailPlan(gain_of(period_s, seconds(parts.whole, 0)))
+        rounds_s = (rounds.shorts * short_s + long_s) / (rounds.shorts + 1)
+        return TailPlan(gain_of(rounds_s, seconds(parts.whole, 0)))
 
     def _best_s(self, work: Work, machines: Machines, times: StepTimes) -> float:
         """The end of a step with the best window for the instances that are there."""

@@ -33,10 +33,10 @@ RLBOOST = ("gleaner", "rounds")
 FEW_HOSTS = 2
 AUTO, RLBOOST_AUTO = ("auto", "auto-model"), ("rounds-auto", "rounds-auto-model")
 """Rounds by prediction, the second with a factor by prediction."""
-FEW_HARD, LONGER_STEPS = 2, 12
-"""Two whole steps, and a period of a factor of 1.125: the best one for few hard prompts, and the one that is
-planned for the largest model."""
-LARGEST = "32b-32k"
+CHOSEN_STEPS = 1 + 2 * PERIOD
+"""Of jobs with rounds by prediction: the whole step in which nothing is measured yet, and two periods."""
+FEW_HARD, LARGEST, LONGER_STEPS = 2, "32b-32k", 12
+"""With few hard prompts and for the largest model 1.125 is planned, whose period is of nine steps."""
 FACTOR_STEPS = {1.125: 9, 1.25: PERIOD, 1.375: 11, 1.5: 9, 1.75: 7}
 """Steps of whole periods."""
 EPOCHS_STEPS = 12
@@ -77,21 +77,23 @@ def returning(hard: int, variant: str, seed: int) -> Cell:
 
 def chosen_of(model: str, variant: str, seed: int) -> Cell:
     """A model's job with rounds by prediction, or another variant of it."""
+    if variant not in AUTO:
+        return alone(model, variant, seed, STEPS)
     longer = model == LARGEST and variant == AUTO[1]
-    return alone(model, variant, seed, LONGER_STEPS if longer else STEPS)
+    return alone(model, variant, seed, LONGER_STEPS if longer else CHOSEN_STEPS)
 
 
 def chosen_by_share(hard: int, variant: str, seed: int) -> Cell:
     """The same with another share of hard prompts."""
     found = swept(hard, variant, seed)
-    steps = LONGER_STEPS if hard == FEW_HARD else STEPS
+    steps = LONGER_STEPS if hard == FEW_HARD and variant == AUTO[1] else CHOSEN_STEPS
     return msgspec.structs.replace(found, steps=steps) if variant in AUTO else found
 
 
 def chosen_on_few_devices(variant: str, seed: int) -> Cell:
     """The same on 8 devices instead of 32."""
     found = on_few_devices(variant, seed)
-    return msgspec.structs.replace(found, steps=STEPS) if variant in AUTO else found
+    return msgspec.structs.replace(found, steps=CHOSEN_STEPS) if variant in AUTO else found
 
 
 def on_few_devices(variant: str, seed: int) -> Cell:
@@ -128,6 +130,7 @@ def cells(seed: int) -> Iterator[Cell]:
             yield rlboost(segment, variant, seed)
     for variant in ("off", "tail"):
         yield on_few_devices(variant, seed)
+    yield from by_prediction(seed)
     if seed == SEEDS[0]:  # what must be exact, and the check of the scale
         for variant, steps in FACTORS.items():
             yield alone(LARGE, variant, seed, steps)
@@ -136,7 +139,6 @@ def cells(seed: int) -> Iterator[Cell]:
         for hard, factors in FACTORS_OF.items():
             for factor in factors:
                 yield factor_swept(hard, factor, "tail", seed)
-        yield from by_prediction(seed)
         for hard, variants in RETURNING.items():
             for variant in variants:
                 yield returning(hard, variant, seed)
