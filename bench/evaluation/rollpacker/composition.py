@@ -26,14 +26,15 @@ PLACES = (ALONE, *SEGMENTS)
 
 
 def cell(place: str, variant: str, seed: int) -> Cell:
-    """Two periods of a segment of availability, or of the reserved host alone."""
+    """Two periods of a segment of availability, or of the reserved host alone; `auto` begins with a whole
+    step."""
     made = Cell(
         kind="colocated",
         model=MODEL,
         variant=variant,
         seed=seed,
         limit=RUNAWAY_LIMIT,
-        steps=grid.STEPS,
+        steps=grid.CHOSEN_STEPS if variant == AUTO else grid.STEPS,
     )
     return made if place == ALONE else msgspec.structs.replace(made, kind="segment", segment=place)
 
