@@ -47,7 +47,8 @@ def least_surplus(whole: Groups, groups: int, limit: int, surpluses: Sequence[in
 
 
 def period_s(whole: Groups, groups: int, surplus: int, seconds: Seconds, *, careful: bool = False) -> float:
-    """Predicted seconds of a step, the mean over a period of short rounds and a long one."""
+    """Predicted seconds of a step, the mean over a period of short rounds and a long one. careful: the short
+    rounds have one standard deviation more long groups than the mean."""
     launched = groups + surplus
     share = surplus / launched
     off = math.sqrt(share * (1 - share) / launched)
