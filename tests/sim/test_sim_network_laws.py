@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import random
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 from hypothesis import example, given, settings
@@ -141,7 +141,7 @@ def test_connection_neither_reorders_nor_invents_nor_doubles(
 
 @settings(max_examples=30, deadline=None)
 @given(seed=st.integers(0, 1 << 30), profile=PROFILES, forth=st.booleans())
-@example(seed=36367, profile=Profile(loss=0.1), forth=True)  # a piece that is lost four times in a row
+@example(seed=36367, profile=Profile(loss=0.1), forth=True)  # a message that is lost again and again
 def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: Profile, forth: bool) -> None:
     two = Two(seed)
 
@@ -151,7 +151,8 @@ def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: 
         two.answer(1)
         await until(lambda: two.received[0].all == [1])
         cut = ("a", "b") if forth else ("b", "a")
-        two.net.set_link(*reversed(cut), profile)
+        # sent again so soon that what is lost several times in a row has arrived before the look below
+        two.net.set_link(*reversed(cut), replace(profile, resend_s=0.01))
         two.net.partition(*cut)
         for number in range(2, 7):
             two.tell(number)
@@ -159,9 +160,9 @@ def test_one_way_partition_lets_the_other_direction_through(seed: int, profile: 
         await asyncio.sleep(1.5)  # less than the silence that breaks a connection
         blocked, open_ = (two.received[1], two.received[0]) if forth else (two.received[0], two.received[1])
         assert blocked.all == [1]
-        assert profile.loss or open_.all == list(range(1, 7))  # what was lost is sent again, ever later
+        assert open_.all == list(range(1, 7))
         two.net.heal(*cut)
-        await until(lambda: blocked.all == open_.all == list(range(1, 7)))
+        await until(lambda: blocked.all == list(range(1, 7)))
 
     two.run(two.a, scenario)
     assert Link.SUSPECT not in two.received[0].links
