@@ -3,8 +3,8 @@
 Pure. A surplus s beside P groups defers the share s / (P + s) of all draws. A short round is as long as a
 whole step when more of its groups run to the limit than it has surplus, and how many do is a matter of
 chance: so it is predicted twice, with one standard deviation more long groups than the mean and with one
-less. A long round trains the deferred share. Rounds begin only where they pay with one standard deviation
-more (`careful`): a few whole steps show the mean itself no better.
+less. A long round trains the deferred share. Rounds with a given surplus begin only where they pay with one
+standard deviation more (`careful`). Where the surplus is chosen, `least_surplus` has that deviation.
 """
 
 import math

@@ -110,9 +110,10 @@ class WidthPlanned(Message, frozen=True):
 class Plan(Message, frozen=True):
     """The settings of the next step; `predicted_s`: its predicted duration, 0 without a prediction.
     `tail_gain`: the predicted share of the time of a step that is rolled out whole by which a period of short
-    and long rounds is shorter a step; None without a prediction. `stair_s`: see `TrainStep`. `width`:
-    tensor-parallel width of the engines of preemptible hosts; 0: as the settings have it. `tail_surplus`:
-    groups that a short round of the period that begins launches beside those that count; None: as before."""
+    and long rounds is shorter a step, where they have not begun with more long groups than the mean
+    (`round_surplus`); None without a prediction. `stair_s`: see `TrainStep`. `width`: tensor-parallel width
+    of the engines of preemptible hosts; 0: as the settings have it. `tail_surplus`: groups that a short round
+    of the period that begins launches beside those that count; None: as before."""
 
     t_seed_s: float
     n_prem: int

@@ -59,7 +59,9 @@ async def test_killed_head_is_reported_without_unrelated_log_lines(run: runs.Run
     assert "have no error" in problem.lines[1]
 
 
-async def test_stopped_head_is_ended_after_limit_with_cause(run: runs.RunDir, config: Config) -> None:
+async def test_head_is_healthy_until_it_is_stopped_and_then_ended_with_cause(
+    run: runs.RunDir, config: Config
+) -> None:
     """A run asks its head first when the model is made, which may take longer than a head may start."""
     async with running_head(run, config) as head:
         await head.found()

@@ -80,7 +80,7 @@ class RaceKeys:
         up_to = np.searchsorted(keys, np.maximum(before, now), "right")
         return bool((below < up_to).any())
 
-    def _left_keys(self, batch: Racing, left: Slots, count: int) -> Keys:
+    def _left_keys(self, batch: Racing, left: NDArray[np.int64], count: int) -> Keys:
         """`_keys` of all groups that are not closed. They mostly have the slots of the last look, and to
         collect these was most of the time of a look."""
         if batch.past or not len(left):

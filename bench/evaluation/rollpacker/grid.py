@@ -36,7 +36,8 @@ AUTO, RLBOOST_AUTO = ("auto", "auto-model"), ("rounds-auto", "rounds-auto-model"
 CHOSEN_STEPS = 1 + 2 * PERIOD
 """Of jobs with rounds by prediction: the whole step in which nothing is measured yet, and two periods."""
 FEW_HARD, LARGEST, LONGER_STEPS = 2, "32b-32k", 12
-"""With few hard prompts and for the largest model 1.125 is planned, whose period is of nine steps."""
+"""With few hard prompts and for the largest model 1.125 is planned, whose period is of nine steps: twelve
+have one that begins with the fourth step or earlier."""
 FACTOR_STEPS = {1.125: 9, 1.25: PERIOD, 1.375: 11, 1.5: 9, 1.75: 7}
 """Steps of whole periods."""
 EPOCHS_STEPS = 12
