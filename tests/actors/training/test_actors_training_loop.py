@@ -388,12 +388,16 @@ async def test_step_lost_with_its_host_repeats_the_same_bits(tmp_path: Path) -> 
         record = await running.trained()
         assert any(isinstance(event, Rewound) for event in record)
         roots: dict[int, set[bytes]] = {}
+        trained: dict[int, set[tuple[tuple[int, ...], ...]]] = {}
         for event in record:
             if isinstance(event, StepTrained):
                 roots.setdefault(event.step, set()).add(event.root)
+                trained.setdefault(event.step, set()).add(event.micro_batches)
         done = [event.step for event in record if isinstance(event, StepTrained)]
         assert len(done) > STEPS, "a step was done again"
         assert all(len(found) == 1 for found in roots.values()), "and gave the same weights"
+        # Also where each group is trained twice the weights are the same: gradients are divided by tokens.
+        assert all(len(found) == 1 for found in trained.values()), "from each group once, in the same order"
 
 
 async def test_controller_killed_in_a_step_resumes_the_run(tmp_path: Path) -> None:
