@@ -26,6 +26,7 @@ from gleaner.actors.model.qwen3 import Qwen3
 from gleaner.actors.model.qwen3_config import Qwen3Config
 from gleaner.actors.model.tensor_spec import image_bytes
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
+from gleaner.actors.protocol.device import Device
 from gleaner.actors.protocol.instances import NewWork, Withdraw, Withdrawn
 from gleaner.actors.protocol.reward import Score, Verdict
 from gleaner.actors.protocol.rollout import (
@@ -99,6 +100,11 @@ class HeldHost(BuiltinHost):
         super().__init__(settings)
         self._hold, self._of, self._turns = hold, 0, 0
         self._ordered = threading.Event()
+
+    @property
+    def device(self) -> Device:
+        """The cores of a computer with two: requests are placed alike on any."""
+        return msgspec.structs.replace(super().device, share=0.5)
 
     def turn(self, orders: StepCommands) -> StepResult:
         until_s = time.monotonic() + HELD_TURN_S
