@@ -10,7 +10,7 @@ import pytest
 
 from gleaner.actors.protocol.rollout import GroupOut, Groups
 from gleaner.actors.protocol.training import HalveSeeding
-from gleaner.actors.training.stair_seeding import StairSeeding, Wait, WindowTraining
+from gleaner.actors.training.stair_seeding import LOOK_S, StairSeeding, Wait, WindowTraining
 from gleaner.actors.training.stairs import PlannedStair
 from gleaner.supervisor import Context, Done, Refused
 
@@ -94,16 +94,18 @@ async def test_every_group_is_returned_when_the_engine_cannot_halve(
 
 
 async def test_batch_that_is_whole_before_the_stair_is_returned_without_one() -> None:
-    window = Window([(0.0, reply([0], 2)), (1.0, reply([1, 2], 0))])
+    window = Window([(0.0, reply([0], 2)), (1.0, reply([], 2)), (0.5, reply([1, 2], 0))])
     spent, left = await window.seeding.run(4.0, PlannedStair(2.0))
     assert (numbers(left), left.remaining, spent.stair_s, window.done) == ([0, 1, 2], 0, None, [])
+    assert window.waits[2] == (True, Wait(1.0, ended=1.0)), "until the stair is due"
 
 
 @pytest.mark.parametrize("halves", [True, False])
 async def test_window_goes_on_until_an_instance_serves(halves: bool) -> None:
-    late = [(3.0, reply([], 6, serving=0)), (3.0, reply([], 6, serving=0)), (3.0, reply([], 6))]
+    to_its_end_s = 2.0 - TRAIN_S * halves
+    late = [(to_its_end_s, reply([], 6, serving=0)), (3.0, reply([], 6, serving=0)), (3.0, reply([], 6))]
     window = Window([(2.0, reply([0, 1], 6, serving=0)), *late], halves=halves)
     await window.seeding.run(4.0, PlannedStair(2.0))
     assert not window.replies, "it ends with the first instance"
-    until_served = [wait.until_served for _, wait in window.waits]
-    assert until_served == [False, False, True, True]
+    until_served = [(wait.at_most_s, wait.until_served) for _, wait in window.waits[1:]]
+    assert until_served == [(to_its_end_s, False), (LOOK_S, True), (LOOK_S, True)]
