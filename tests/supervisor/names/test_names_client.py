@@ -29,7 +29,7 @@ from gleaner.supervisor.journal.port import Journal
 from gleaner.supervisor.journal.sqlite import SqliteJournal
 from gleaner.supervisor.mailbox import Lane
 from gleaner.supervisor.message import encode_body
-from gleaner.supervisor.names.client import CLAIM_NAMES, REGISTRY, Names
+from gleaner.supervisor.names.client import CANDIDATE_S, CLAIM_NAMES, REGISTRY, Names
 from gleaner.supervisor.names.leases import Digest, Leases
 from gleaner.supervisor.names.registry import NameFenced
 from gleaner.supervisor.network import Network
@@ -374,7 +374,17 @@ async def test_child_is_registered_by_name_only_on_request(tmp_path: Path) -> No
         await head.ask(hidden.address, Poke(), Done)
 
 
-async def test_next_candidate_is_asked_when_a_registry_is_silent(tmp_path: Path) -> None:
+async def test_next_candidate_is_asked_when_a_registry_is_silent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    patiences: list[float] = []
+    tell = Names._tell_registry
+
+    async def told(self: Names, registry: Address, deadline_s: float) -> None:
+        patiences.append(deadline_s)
+        await tell(self, registry, deadline_s)
+
+    monkeypatch.setattr(Names, "_tell_registry", told)
     async with TestSystem(tmp_path) as head:
         system = ActorSystem(
             ProcessIdentity("joins", "test", Incarnations(lambda: 0)),
@@ -384,12 +394,13 @@ async def test_next_candidate_is_asked_when_a_registry_is_silent(tmp_path: Path)
                 network=Network("127.0.0.1", None),
             ),
             registry=[Peer("loop://nobody"), head.system.wire.local],
-            limits=TEST_LIMITS,
+            limits=replace(TEST_LIMITS, lease_s=600.0),
         )
         system.start()
         system.spawn("named", Named)
         await head.ask("named", Poke(), Done, deadline_s=60.0)
         await system.close()
+    assert CANDIDATE_S in patiences, "a third of a lease is too long for one of several"
 
 
 async def test_simultaneous_claims_share_commits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
