@@ -5,20 +5,24 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import (
     CannotTake,
+    Dispatch,
     InstancesAre,
     ListInstances,
     Registered,
     RegisterInstance,
     Serving,
 )
-from gleaner.actors.protocol.rollout import PublishVersion, Weights
+from gleaner.actors.protocol.rollout import PublishVersion, SubmitBatch, Weights
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
+from gleaner.actors.rollout.state.events import InstanceGone
+from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
-from gleaner.supervisor import Actor, Done
+from gleaner.supervisor import Actor, Done, handles
 from gleaner.supervisor.testing import TestSystem
 
 SERVED = 3
@@ -78,6 +82,67 @@ async def test_instance_is_gone_when_its_worker_registered_before_the_end_of_its
             await system.ask("rollout/manager", register, Registered)
         new.kill("s/engine")
         await none_is_listed(system)
+
+
+async def test_instance_that_does_not_register_with_a_restarted_manager_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gleaner.actors.rollout.fleet.membership.REREGISTER_S", 0.2)
+    async with TestSystem(tmp_path) as system:
+        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        worker = system.spawn("s/engine", Actor)
+        register = RegisterInstance(
+            instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
+        )
+        await system.ask("rollout/manager", register, Registered)
+        system.kill("rollout/manager")
+        system.kill("s/engine")
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        async with asyncio.timeout(60.0):
+            while not (gone := await ended_lives(system)):
+                await asyncio.sleep(0.02)
+    assert gone == [("s/engine", worker.incarnation, "did not come back")]
+
+
+async def test_instance_that_holds_requests_in_silence_is_given_up(tmp_path: Path) -> None:
+    config = from_tree({"rollout": {"deadline_s": 0.5}}, "test")
+    async with TestSystem(tmp_path) as system:
+        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
+        weights = Weights(version=SERVED, root=b"r", sources=())
+        worker = system.spawn("s/engine", SilentWorker)
+        name, incarnation = worker.name, worker.incarnation
+        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
+        await system.ask("rollout/manager", register, Registered)
+        prompt = Prompt(split="train", index=0, tokens=(2, 5, 7), seeds=(1, 2))
+        batch = BatchSubmitted(batch="step-1", version=SERVED, prompts=(prompt,), max_new_tokens=4)
+        await system.ask("rollout/manager", SubmitBatch(batch=batch, weights=weights), Done)
+        serving = Serving(instance=name, incarnation=incarnation, version=SERVED, root=b"r")
+        await system.ask("rollout/manager", serving, Done)
+        async with asyncio.timeout(60.0):
+            while not (gone := await ended_lives(system)):
+                await asyncio.sleep(0.02)
+    assert [life[:2] for life in gone] == [("s/engine", incarnation)]
+    assert gone[0][2].startswith("held 2 requests in silence for ")
+
+
+class SilentWorker(Actor):
+    """Takes requests, and sends no token of them."""
+
+    @handles(Dispatch)
+    async def dispatch(self, message: Dispatch) -> Done:
+        return Done()
+
+
+async def ended_lives(system: TestSystem) -> list[tuple[str, int, str]]:
+    """The instances that the manager's journal has as gone, with their incarnations and causes."""
+    _, events = await system.system._journals.read("rollout/manager")
+    return [
+        (event.instance, event.incarnation, event.cause)
+        for _, event in events
+        if isinstance(event, InstanceGone)
+    ]
 
 
 async def none_is_listed(system: TestSystem) -> None:
