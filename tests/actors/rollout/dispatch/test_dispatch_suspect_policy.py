@@ -77,18 +77,15 @@ def test_ended_request_was_alone_in_repeated_deaths(
 
 @given(st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=9), st.integers(0, 3))
 def test_deadly_request_is_isolated_and_then_ended(places: list[str], company: int) -> None:
-    policy, now_s, deaths = Suspects(), 0.0, 0
+    policy, now_s = Suspects(), 0.0
     others = [f"other-{number}" for number in range(company)]
-    while True:
+    expected = LONE_DEATHS if not company else SUSPECT_AFTER + LONE_DEATHS
+    for deaths in range(1, expected + 1):
         now_s += 100.0
         names = ["deadly"] if policy.suspect("deadly", 0) else ["deadly", *others]
         held = {name: SuspectRequest(0, False, now_s - 1.0) for name in names}
-        deaths += 1
         ended = policy.died(places[deaths % len(places)], now_s, held, set(names))
-        if ended:
-            break
-    assert ended == ["deadly"]
-    assert deaths == (LONE_DEATHS if not company else SUSPECT_AFTER + LONE_DEATHS)
+        assert ended == (["deadly"] if deaths == expected else [])
     for name in others:
         assert policy.died("x", now_s + 1.0, {name: SuspectRequest(1, True, now_s)}, {name}) == []
         assert not policy.suspect(name, 1), "a token clears the request"
