@@ -62,14 +62,20 @@ class Mailbox(Generic[T]):
 
     async def room(self) -> None:
         """Wait for one's turn to `offer` again; `offer` itself finds whether there is free capacity then."""
-        loop = asyncio.get_running_loop()
-        turn: asyncio.Future[None] = loop.create_future()
-        self.when_room(lambda: None if turn.done() else turn.set_result(None))
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def wake() -> None:
+            if not turn.done():
+                turn.set_result(None)
+
+        self.when_room(wake)
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._wake()  # its turn goes to the next
+            if self._waiting is not None and wake in self._waiting:
+                self._waiting.remove(wake)  # else it would take the turn of one that still waits
+            else:
+                self._wake()  # its turn has come, and goes to the next
             raise
 
     def take(self) -> T | None:

@@ -1,6 +1,7 @@
 """`Mailbox`: the order of its two lanes, their limits, and the senders that wait for free capacity."""
 
 import asyncio
+import random
 from collections import deque
 
 import pytest
@@ -152,3 +153,50 @@ async def test_sender_that_is_cancelled_before_its_turn_wakes_none() -> None:
     mailbox.take()
     await turn()
     assert first.done()
+
+
+async def test_sender_is_woken_when_those_before_it_gave_up() -> None:
+    mailbox = full()
+    gone = [asyncio.create_task(mailbox.room()) for _ in range(2 * LIMIT)]
+    waits = asyncio.create_task(mailbox.room())
+    await turn()
+    for sender in gone:
+        sender.cancel()
+    await turn()
+    mailbox.take()
+    await turn()
+    assert waits.done(), "the mailbox is read no more once it is empty, so each turn counts"
+
+
+async def test_turn_of_a_sender_that_is_cancelled_at_that_moment_is_that_of_the_next_one() -> None:
+    mailbox = full()
+    first, second = [asyncio.create_task(mailbox.room()) for _ in range(2)]
+    await turn()
+    mailbox.take()
+    first.cancel()  # its turn is scheduled, and has not run
+    await turn()
+    assert first.cancelled()
+    assert second.done()
+
+
+@given(st.lists(st.sampled_from(["wait", "give up", "take", "pass"]), max_size=40), st.randoms())
+def test_no_sender_waits_while_the_mailbox_is_empty(operations: list[str], rng: random.Random) -> None:
+    async def judged() -> None:
+        mailbox, senders = Mailbox[int](1), list[asyncio.Task[None]]()
+        mailbox.offer(Lane.USER, 0)
+        for operation in operations:
+            if operation == "wait":
+                senders.append(asyncio.create_task(put(mailbox, 9)))
+            elif operation == "give up" and senders:
+                rng.choice(senders).cancel()
+            elif operation == "take":
+                mailbox.take()
+            else:
+                await turn()
+        await turn()
+        while mailbox.take() is not None:
+            await turn()
+        await turn()
+        assert all(sender.done() for sender in senders)
+
+    asyncio.run(judged())
