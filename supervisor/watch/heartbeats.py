@@ -62,7 +62,9 @@ class HealthChecks:
 
     def add(self, child: Child, health: Health) -> None:
         """Expect heartbeats of a child that was just started."""
-        self._look_s = min(self._look_s, health.beat_s)
+        if health.beat_s < self._look_s:
+            self._look_s = health.beat_s
+            self._look_no_more()  # the next look may be far off
         self._children[child.pid] = (child, ChildHealth(health, self._system.turn_clock.now()))
         self._look_later()
 
@@ -79,6 +81,9 @@ class HealthChecks:
     def close(self) -> None:
         """Look no more."""
         self._children.clear()
+        self._look_no_more()
+
+    def _look_no_more(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

@@ -206,10 +206,17 @@ def test_child_that_is_stopped_or_has_ended_is_not_killed(
     assert (ended.kills, len(silent.kills)) == ([], 1)
 
 
-def test_looks_are_as_frequent_as_the_most_frequent_heartbeats(system: System, checks: HealthChecks) -> None:
+@pytest.mark.parametrize("frequent_first", [True, False])
+def test_looks_are_as_frequent_as_the_most_frequent_heartbeats(
+    frequent_first: bool, system: System, checks: HealthChecks
+) -> None:
     rare, frequent = Process(system, 1), Process(system, 2)
-    checks.add(frequent.child, Health(silent_s=1.0, start_s=60.0))
-    checks.add(rare.child, Health(silent_s=100.0, start_s=600.0))
+    children = [
+        (frequent.child, Health(silent_s=1.0, start_s=60.0)),
+        (rare.child, Health(silent_s=100.0, start_s=600.0)),
+    ]
+    for child, health in children if frequent_first else reversed(children):
+        checks.add(child, health)
     assert len(system.waiting()) == 1, "one timer for all children"
     checks.beat(2)
     system.pass_until(50.0)
