@@ -139,7 +139,7 @@ PLANTED: tuple[tuple[str, str, tuple[str, ...], tuple[str, ...], str, str, str],
         CAPACITY_CHECKS,
         SPARED,
         "actors.rollout.fleet.membership",
-        "            await self._ctx.tell(BALANCER, instance.serves(*announcement))\n",
+        "            await self._ctx.tell(BALANCER, self._quarantine.report(instance))\n",
         "            self._ctx.log.info('it serves again: %s', instance.name)\n",
     ),
     (

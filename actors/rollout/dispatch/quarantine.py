@@ -6,6 +6,7 @@ requests are suspects. In memory only: a restarted manager starts counting from 
 """
 
 from gleaner.actors.names import BALANCER
+from gleaner.actors.protocol.balancer import InstanceServes
 from gleaner.actors.rollout.dispatch.suspect_policy import MAX_KNOWN, SuspectRequest, Suspects
 from gleaner.actors.rollout.fleet.instance_table import Instance, Instances
 from gleaner.actors.rollout.journal.journaled_state import JournaledState
@@ -85,6 +86,13 @@ class Quarantine:
         if self._request != log.id or instance is None:
             return None
         return instance if not self._journaled.state.streams[instance.name].held else None
+
+    def report(self, instance: Instance) -> InstanceServes:
+        """What an instance serves, for the balancer: the one that is kept free serves nothing, whatever it
+        has loaded."""
+        if self._kept == (instance.name, instance.incarnation):
+            return instance.serves(None)
+        return instance.serves(instance.version, instance.root)
 
     async def look(self) -> None:
         """Release the instance when its request has a token, is over, or is elsewhere."""

@@ -182,7 +182,7 @@ class Membership:
             instance.announcement = message.version, message.root
             return
         self._instances.serves(instance, message)
-        await self._ctx.tell(BALANCER, instance.serves(message.version, message.root))
+        await self._ctx.tell(BALANCER, self._quarantine.report(instance))
         self._on_serving()
         self._step_metrics.serves(instance.name)
         self._step_metrics.there()
@@ -248,7 +248,7 @@ class Membership:
         announcement, instance.announcement = instance.announcement, None
         if announcement is not None:
             instance.version, instance.root = announcement
-            await self._ctx.tell(BALANCER, instance.serves(*announcement))
+            await self._ctx.tell(BALANCER, self._quarantine.report(instance))
         newest = self._journaled.newest_weights()
         if newest is not None and announcement != (newest.version, newest.root):
             await self._ctx.tell(instance.worker, ServeWeights(weights=newest))

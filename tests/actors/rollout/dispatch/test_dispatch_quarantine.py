@@ -375,3 +375,21 @@ async def test_other_instance_is_kept_when_the_first_serves_other_weights() -> N
     fleet.serve(name, 2, b"two")
     assert await fleet.room(log) == other
     assert fleet.told == [fleet.serves(name), fleet.serves_nothing(other)]
+
+
+async def test_instance_that_is_kept_free_serves_nothing_when_it_reports_newer_weights() -> None:
+    fleet, roots = Fleet("a", "b"), {1: b"one", 2: b"two"}
+    log = fleet.suspected()
+    name = await fleet.kept(log)
+    other = "b" if name == "a" else "a"
+    for instance in (name, other):
+        fleet.serve(instance, 2, b"two")
+    reports = {one: fleet.quarantine.report(fleet.instances[one]) for one in (name, other)}
+    assert reports[name].version is None
+    assert (reports[other].version, reports[other].root) == (2, b"two")
+    assert await fleet.room(log, roots) == name, "it is kept: it serves what the request may have"
+    fleet.send(name, log)
+    fleet.rows(name, FIRST)
+    await fleet.quarantine.look()
+    assert fleet.told == [fleet.serves(name)], "the request has a token, so the instance serves all again"
+    assert fleet.quarantine.report(fleet.instances[name]).version == 2

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from gleaner.actors.protocol.balancer import Place, Placed
 from gleaner.actors.protocol.batches import BatchSubmitted, Prompt
 from gleaner.actors.protocol.instances import (
     CannotTake,
@@ -17,6 +18,7 @@ from gleaner.actors.protocol.instances import (
 )
 from gleaner.actors.protocol.rollout import PublishVersion, SubmitBatch, Weights
 from gleaner.actors.rollout.dispatch.load_balancer import LoadBalancer
+from gleaner.actors.rollout.dispatch.quarantine import Quarantine
 from gleaner.actors.rollout.manager import RolloutManager
 from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import InstanceGone
@@ -47,6 +49,33 @@ async def test_instance_serves_what_it_reported_unless_it_refused_under_newer_we
         await system.ask("rollout/manager", refused, Done)
         (seen,) = (await system.ask("rollout/manager", ListInstances(), InstancesAre)).instances
         assert seen.version == left
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_report_of_an_instance_that_is_kept_for_a_suspect_brings_it_no_other_request(
+    kept: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def still_kept(quarantine: Quarantine) -> None:
+        """There is no suspect here: the instance would be released."""
+
+    monkeypatch.setattr(Quarantine, "look", still_kept)
+    async with TestSystem(tmp_path) as system:
+        balancer, manager = LoadBalancer(4), RolloutManager(ManagerSettings.of(Config()))
+        system.spawn("rollout/balancer", lambda: balancer)
+        system.spawn("rollout/manager", lambda: manager)
+        weights = Weights(version=SERVED, root=b"r", sources=())
+        await system.ask("rollout/manager", PublishVersion(weights=weights), Done)
+        worker = system.spawn("s/engine", Actor)
+        name, incarnation = worker.name, worker.incarnation
+        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
+        await system.ask("rollout/manager", register, Registered)
+        manager._parts.quarantine._kept = (name, incarnation) if kept else None
+        serving = Serving(instance=name, incarnation=incarnation, version=SERVED, root=b"r")
+        await system.ask("rollout/manager", serving, Done)
+        place = Place(roots={SERVED: b"r"}, count=1)
+        assert (await system.ask("rollout/balancer", place, Placed)).instances == ([] if kept else [name])
+        seen = (await system.ask("rollout/manager", ListInstances(), InstancesAre)).instances
+        assert [one.version for one in seen] == [SERVED], "the manager has what it serves"
 
 
 async def test_instance_is_gone_when_its_worker_ends(tmp_path: Path) -> None:
