@@ -124,7 +124,7 @@ class RequestService:
         self._sessions.ended(log.id)
         self._ended.add(log.batch)
         self._kept[log.batch] = Deadline.after(KEPT_S, self._ctx.now())
-        self._answer(log.batch)
+        self._answer(log.batch, log)
 
     async def cannot_be(self, message: CannotTake) -> None:
         """Refuse and forget a request that no engine can serve (it has a token that the model does not know,
@@ -193,7 +193,7 @@ class RequestService:
         self._deadlines.until(log.id, 0.0 if cancelled else message.deadline_s)
         if name not in self._ended:
             self._token_followers.follow(message.id, log, message.follower, message.accepted)
-        self._answer(name)
+        self._answer(name, log)
 
     def _log(self, name: str) -> RequestLog:
         return self._journaled.state.log.batches[name].groups[0][0]
@@ -269,8 +269,11 @@ class RequestService:
             else:
                 outcome = self._version_gates.not_ready(message)
         if outcome is None:
-            self._begun(name, message)
-            return
+            if name in self._journaled.state.log.batches:
+                self._begun(name, message)
+                return
+            self._sessions.ended(request_id(name, 0, 0))
+            outcome = Refused(f"request {message.id} was closed while it was opened: ask again")
         if self._waiting.get(name) == (message, deferred):
             del self._waiting[name]
         deferred.answer(outcome)
@@ -281,8 +284,8 @@ class RequestService:
             return None
         return Weights(version=known.version, root=known.root, sources=known.sources)
 
-    def _answer(self, name: str) -> None:
+    def _answer(self, name: str, log: RequestLog) -> None:
         """Answer the pending caller if the request is finished."""
         if name in self._ended and name in self._waiting:
             message, deferred = self._waiting.pop(name)
-            deferred.answer(answer_to(message, self._log(name)))
+            deferred.answer(answer_to(message, log))
