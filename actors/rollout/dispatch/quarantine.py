@@ -95,7 +95,7 @@ class Quarantine:
         return instance.serves(instance.version, instance.root)
 
     async def look(self) -> None:
-        """Release the instance when its request has a token, is over, or is elsewhere."""
+        """Release the instance when its request has a token or is over, or when it serves no weights."""
         if self._kept is None:
             return
         instance, log = self._instance(), self._journaled.state.log.requests.get(self._request)
