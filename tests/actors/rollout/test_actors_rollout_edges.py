@@ -370,6 +370,12 @@ FOUND: list[tuple[str, Message | dict[str, object]]] = [
     ),
 ]
 """Messages that once ended a component, or blocked its process, before they were refused."""
+CLOSED: list[tuple[str, Message | dict[str, object]]] = [
+    (MANAGER, Generate(**GENERATE)),  # type: ignore[arg-type]
+    (MANAGER, ReleaseBatch(batch="step-1")),
+    (MANAGER, ReleaseBatch(batch="generate-a")),
+]
+"""The batch of a request is closed while the journal commits its begin, which once ended the manager."""
 UNTIMED: list[tuple[str, Message | dict[str, object]]] = [
     (MANAGER, Generate(**GENERATE, min_version=9, wait_s=math.nan)),  # type: ignore[arg-type]
     (MANAGER, Generate(**GENERATE, temperature=math.nan)),  # type: ignore[arg-type]
@@ -384,6 +390,7 @@ UNTIMED: list[tuple[str, Message | dict[str, object]]] = [
 @settings(max_examples=25)
 @given(sequences)
 @example(FOUND)
+@example(CLOSED)
 def test_no_message_ends_the_manager_or_the_balancer(
     sent: list[tuple[str, Message | dict[str, object]]],
 ) -> None:
