@@ -272,14 +272,19 @@ def test_steps_of_a_few_seconds_are_left_to_algorithm_1(toy: Toy) -> None:
     assert chosen.next(state, times).t_seed_s != chosen.fallback.next(state, times).t_seed_s
 
 
-def test_window_shrinks_without_waits_and_grows_with_them() -> None:
+def measured_step(start_s: float = 1.0) -> StepTimes:
+    """A step with two instances, in which the trainer never waited."""
     seen = Seen(
-        step_s=100.0, seeding_s=50.0, update_s=1.0, rolled_s=60.0, start_s=1.0, reserved=None,
+        step_s=100.0, seeding_s=50.0, update_s=1.0, rolled_s=60.0, start_s=start_s, reserved=None,
         preemptible=None, requests=4, groups=2, limit=0, lengths=[[5, 5], [5, 5]], prompt_tokens=1.0,
     )  # fmt: skip
-    quiet = StepTimes(
+    return StepTimes(
         train_wait_s=0.0, remote_wait_s=9.0, train_s=50.0, remote_s=9.0, mean_prem=2.0, next_prem=2, seen=seen
     )
+
+
+def test_window_shrinks_without_waits_and_grows_with_them() -> None:
+    quiet = measured_step()
     waits = msgspec.structs.replace(quiet, train_wait_s=20.0)
     shares = [0.0]
     learnt = StepStatistics()
@@ -293,19 +298,12 @@ def test_window_shrinks_without_waits_and_grows_with_them() -> None:
 
 
 def test_start_of_instances_is_learned_from_steps_in_which_they_decoded() -> None:
-    seen = Seen(
-        step_s=100.0, seeding_s=50.0, update_s=1.0, rolled_s=60.0, start_s=8.0, reserved=None,
-        preemptible=None, requests=4, groups=2, limit=0, lengths=[[5, 5], [5, 5]], prompt_tokens=1.0,
-    )  # fmt: skip
-    used = StepTimes(
-        train_wait_s=0.0, remote_wait_s=9.0, train_s=50.0, remote_s=9.0, mean_prem=2.0, next_prem=2, seen=seen
-    )
-    unused = msgspec.structs.replace(seen, start_s=0.0)
+    used, unused = measured_step(start_s=8.0), measured_step(start_s=0.0)
     learnt = learn(StepStatistics(), used, 4)
     assert learnt.start_s == 8.0
     for nothing in ({"remote_s": 0.0}, {"mean_prem": 0.0}, {"remote_s": 0.0, "mean_prem": 0.0}):
-        assert learn(learnt, msgspec.structs.replace(used, seen=unused, **nothing), 4).start_s == 8.0
-    assert learn(learnt, msgspec.structs.replace(used, seen=unused), 4).start_s == 4.0
+        assert learn(learnt, msgspec.structs.replace(unused, **nothing), 4).start_s == 8.0
+    assert learn(learnt, unused, 4).start_s == 4.0
 
 
 def test_algorithm_1_continues_with_its_own_window(toy: Toy) -> None:

@@ -380,11 +380,11 @@ async def test_next_candidate_is_asked_when_a_registry_is_silent(
     patiences: list[float] = []
     tell = Names._tell_registry
 
-    async def told(self: Names, registry: Address, deadline_s: float) -> None:
+    async def recorded(self: Names, registry: Address, deadline_s: float) -> None:
         patiences.append(deadline_s)
         await tell(self, registry, deadline_s)
 
-    monkeypatch.setattr(Names, "_tell_registry", told)
+    monkeypatch.setattr(Names, "_tell_registry", recorded)
     async with TestSystem(tmp_path) as head:
         system = ActorSystem(
             ProcessIdentity("joins", "test", Incarnations(lambda: 0)),

@@ -32,7 +32,7 @@ class Fleet:
     def __init__(self, *instances: str) -> None:
         self.now_s = 0.0
         self.state, self.instances = RolloutState(), Instances()
-        self.told: list[tuple[str, int, int | None, bytes]] = []
+        self.sent: list[tuple[str, int, int | None, bytes]] = []
         context = SimpleNamespace(
             now=lambda: self.now_s, tell=self._tell, log=logging.getLogger("quarantine")
         )
@@ -46,7 +46,7 @@ class Fleet:
     async def _tell(self, to: str, message: Message) -> None:
         assert to == BALANCER
         assert isinstance(message, InstanceServes)
-        self.told.append((message.instance, message.incarnation, message.version, message.root))
+        self.sent.append((message.instance, message.incarnation, message.version, message.root))
 
     def join(self, name: str) -> None:
         self._incarnations += 1
@@ -122,11 +122,11 @@ class Fleet:
         """The instance that is kept free for this request from now on."""
         name = await self.room(log)
         assert name is not None
-        self.told.clear()
+        self.sent.clear()
         return name
 
     def serves(self, name: str) -> tuple[str, int, int | None, bytes]:
-        """What the balancer is told when the instance serves all again."""
+        """What the balancer gets when the instance serves all again."""
         instance = self.instances[name]
         return name, instance.incarnation, instance.version, instance.root
 
@@ -225,7 +225,7 @@ async def test_request_is_ended_after_deaths_alone_and_gets_no_instance_until_it
         assert fleet.kill("a", log) == []
     assert fleet.kill("a", log) == [log.id]
     assert await fleet.room(log) is None
-    assert fleet.told == [], "no instance is kept free for it"
+    assert fleet.sent == [], "no instance is kept free for it"
     assert await fleet.room(other) == "a"
     fleet.quarantine.forget(log.id)
     fleet.quarantine.forget(other.id)
@@ -257,12 +257,12 @@ async def test_suspect_gets_the_least_loaded_instance_when_that_is_empty() -> No
     fleet.send("a", *busy[:2])
     fleet.send("b", busy[2])
     assert await fleet.room(log) is None
-    assert fleet.told == [fleet.serves_nothing("b")]
+    assert fleet.sent == [fleet.serves_nothing("b")]
     fleet.rows("a", FIRST | FINISHED)
     assert await fleet.room(log) is None, "the instance that is kept has a request yet"
     fleet.rows("b", FIRST | FINISHED)
     assert await fleet.room(log) == "b"
-    assert fleet.told == [fleet.serves_nothing("b")], "the balancer is told once"
+    assert fleet.sent == [fleet.serves_nothing("b")], "the balancer gets it once"
 
 
 async def test_no_instance_is_kept_free_when_none_serves_the_weights_and_lives() -> None:
@@ -275,7 +275,7 @@ async def test_no_instance_is_kept_free_when_none_serves_the_weights_and_lives()
     fleet.state.apply(InstanceGone(instance="fenced", incarnation=incarnation, cause="killed"))
     fleet.serve("a", None)
     assert await fleet.room(log) is None
-    assert fleet.told == []
+    assert fleet.sent == []
     fleet.serve("a", 1, b"one")
     assert await fleet.room(log) == "a"
 
@@ -288,13 +288,13 @@ async def test_one_suspect_runs_at_a_time() -> None:
     fleet.send(name, first)
     await fleet.quarantine.look()
     assert await fleet.room(second) is None
-    assert fleet.told == []
+    assert fleet.sent == []
     fleet.rows(name, FIRST)
     await fleet.quarantine.look()
-    assert fleet.told == [fleet.serves(name)], "a token shows that it kills no engine"
-    fleet.told.clear()
+    assert fleet.sent == [fleet.serves(name)], "a token shows that it kills no engine"
+    fleet.sent.clear()
     other = await fleet.room(second)
-    assert fleet.told == [fleet.serves_nothing(str(other))]
+    assert fleet.sent == [fleet.serves_nothing(str(other))]
     assert other not in (name, None)
 
 
@@ -311,13 +311,13 @@ async def test_instance_is_kept_while_the_suspect_waits_or_runs_without_a_token(
     assert await fleet.room(log) == name, "it waits"
     fleet.send(name, log)
     await fleet.quarantine.look()
-    assert fleet.told == [], "its tokens were made elsewhere"
+    assert fleet.sent == [], "its tokens were made elsewhere"
     assert await fleet.room(fleet.single("other")) is None
     fleet.rows(name, FIRST | FINISHED)
     await fleet.quarantine.look()
-    assert fleet.told == [fleet.serves(name)], "it is over"
+    assert fleet.sent == [fleet.serves(name)], "it is over"
     await fleet.quarantine.look()
-    assert fleet.told == [fleet.serves(name)], "the instance is given back once"
+    assert fleet.sent == [fleet.serves(name)], "the instance is given back once"
 
 
 async def test_instance_serves_all_again_when_its_request_is_closed_or_no_suspect() -> None:
@@ -330,10 +330,10 @@ async def test_instance_serves_all_again_when_its_request_is_closed_or_no_suspec
         else:
             fleet.quarantine.forget(log.id)
         await fleet.quarantine.look()
-        assert fleet.told == [fleet.serves(name)], closed
+        assert fleet.sent == [fleet.serves(name)], closed
 
 
-async def test_balancer_is_not_told_of_an_instance_that_is_gone_or_serves_nothing() -> None:
+async def test_nothing_is_sent_of_an_instance_that_is_gone_or_serves_nothing() -> None:
     for gone in (True, False):
         fleet = Fleet("a", "b")
         log = fleet.suspected()
@@ -343,10 +343,10 @@ async def test_balancer_is_not_told_of_an_instance_that_is_gone_or_serves_nothin
         else:
             fleet.serve(name, None)
         await fleet.quarantine.look()
-        assert fleet.told == [], gone
+        assert fleet.sent == [], gone
         other = await fleet.room(log)
         assert other not in (name, None), "another one is kept instead"
-        assert fleet.told == [fleet.serves_nothing(str(other))]
+        assert fleet.sent == [fleet.serves_nothing(str(other))]
 
 
 async def test_another_suspect_waits_while_the_kept_instance_is_gone_and_not_looked_at() -> None:
@@ -364,7 +364,7 @@ async def test_next_incarnation_of_a_kept_instance_is_kept_anew() -> None:
     assert await fleet.kept(log) == "a"
     fleet.join("a")
     assert await fleet.room(log) == "a"
-    assert fleet.told == [fleet.serves_nothing("a")], "the new one served all until now"
+    assert fleet.sent == [fleet.serves_nothing("a")], "the new one served all until now"
 
 
 async def test_other_instance_is_kept_when_the_first_serves_other_weights() -> None:
@@ -374,7 +374,7 @@ async def test_other_instance_is_kept_when_the_first_serves_other_weights() -> N
     other = "b" if name == "a" else "a"
     fleet.serve(name, 2, b"two")
     assert await fleet.room(log) == other
-    assert fleet.told == [fleet.serves(name), fleet.serves_nothing(other)]
+    assert fleet.sent == [fleet.serves(name), fleet.serves_nothing(other)]
 
 
 async def test_instance_that_is_kept_free_serves_nothing_when_it_reports_newer_weights() -> None:
@@ -391,5 +391,5 @@ async def test_instance_that_is_kept_free_serves_nothing_when_it_reports_newer_w
     fleet.send(name, log)
     fleet.rows(name, FIRST)
     await fleet.quarantine.look()
-    assert fleet.told == [fleet.serves(name)], "the request has a token, so the instance serves all again"
+    assert fleet.sent == [fleet.serves(name)], "the request has a token, so the instance serves all again"
     assert fleet.quarantine.report(fleet.instances[name]).version == 2

@@ -24,10 +24,23 @@ from gleaner.actors.rollout.settings import ManagerSettings
 from gleaner.actors.rollout.state.events import InstanceGone
 from gleaner.configs.load import from_tree
 from gleaner.configs.schema import Config
-from gleaner.supervisor import Actor, Done, handles
+from gleaner.supervisor import Actor, Address, Done, handles
 from gleaner.supervisor.testing import TestSystem
 
 SERVED = 3
+
+
+def begin(system: TestSystem, config: Config | None = None) -> RolloutManager:
+    """A balancer and a manager."""
+    manager = RolloutManager(ManagerSettings.of(config or Config()))
+    system.spawn("rollout/balancer", lambda: LoadBalancer(4))
+    system.spawn("rollout/manager", lambda: manager)
+    return manager
+
+
+async def register(system: TestSystem, worker: Address) -> None:
+    message = RegisterInstance(instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0)
+    await system.ask("rollout/manager", message, Registered)
 
 
 @pytest.mark.parametrize(("version", "left"), [(SERVED + 1, None), (SERVED, SERVED), (SERVED - 1, SERVED)])
@@ -35,14 +48,12 @@ async def test_instance_serves_what_it_reported_unless_it_refused_under_newer_we
     version: int, left: int | None, tmp_path: Path
 ) -> None:
     async with TestSystem(tmp_path) as system:
-        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        begin(system)
         weights = Weights(version=SERVED, root=b"r", sources=())
         await system.ask("rollout/manager", PublishVersion(weights=weights), Done)
         worker = system.spawn("s/engine", Actor)
         name, incarnation = worker.name, worker.incarnation
-        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
-        await system.ask("rollout/manager", register, Registered)
+        await register(system, worker)
         serving = Serving(instance=name, incarnation=incarnation, version=SERVED, root=b"r")
         await system.ask("rollout/manager", serving, Done)
         refused = CannotTake(instance=name, incarnation=incarnation, tickets=[1], why="full", version=version)
@@ -60,15 +71,12 @@ async def test_report_of_an_instance_that_is_kept_for_a_suspect_brings_it_no_oth
 
     monkeypatch.setattr(Quarantine, "look", still_kept)
     async with TestSystem(tmp_path) as system:
-        balancer, manager = LoadBalancer(4), RolloutManager(ManagerSettings.of(Config()))
-        system.spawn("rollout/balancer", lambda: balancer)
-        system.spawn("rollout/manager", lambda: manager)
+        manager = begin(system)
         weights = Weights(version=SERVED, root=b"r", sources=())
         await system.ask("rollout/manager", PublishVersion(weights=weights), Done)
         worker = system.spawn("s/engine", Actor)
         name, incarnation = worker.name, worker.incarnation
-        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
-        await system.ask("rollout/manager", register, Registered)
+        await register(system, worker)
         manager._parts.quarantine._kept = (name, incarnation) if kept else None
         serving = Serving(instance=name, incarnation=incarnation, version=SERVED, root=b"r")
         await system.ask("rollout/manager", serving, Done)
@@ -80,13 +88,9 @@ async def test_report_of_an_instance_that_is_kept_for_a_suspect_brings_it_no_oth
 
 async def test_instance_is_gone_when_its_worker_ends(tmp_path: Path) -> None:
     async with TestSystem(tmp_path) as system:
-        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        begin(system)
         worker = system.spawn("s/engine", Actor)
-        register = RegisterInstance(
-            instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
-        )
-        await system.ask("rollout/manager", register, Registered)
+        await register(system, worker)
         assert await listed(system) == ["s/engine"]
         system.kill("s/engine")
         await none_is_listed(system)
@@ -100,15 +104,11 @@ async def test_instance_is_gone_when_its_worker_registered_before_the_end_of_its
         TestSystem(tmp_path, node="old", join=system) as old,
         TestSystem(tmp_path, node="new", join=system) as new,
     ):
-        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        begin(system)
         new.system.incarnations.at_least(1)
         for host in (old, new):
             worker = host.system.spawn("s/engine", Actor, register=False).address
-            register = RegisterInstance(
-                instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
-            )
-            await system.ask("rollout/manager", register, Registered)
+            await register(system, worker)
         new.kill("s/engine")
         await none_is_listed(system)
 
@@ -118,13 +118,9 @@ async def test_instance_that_does_not_register_with_a_restarted_manager_is_given
 ) -> None:
     monkeypatch.setattr("gleaner.actors.rollout.fleet.membership.REREGISTER_S", 0.2)
     async with TestSystem(tmp_path) as system:
-        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
+        begin(system)
         worker = system.spawn("s/engine", Actor)
-        register = RegisterInstance(
-            instance=worker.name, worker=worker, kind="preemptible", slots=2, received=0
-        )
-        await system.ask("rollout/manager", register, Registered)
+        await register(system, worker)
         system.kill("rollout/manager")
         system.kill("s/engine")
         system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(Config())))
@@ -135,15 +131,12 @@ async def test_instance_that_does_not_register_with_a_restarted_manager_is_given
 
 
 async def test_instance_that_holds_requests_in_silence_is_given_up(tmp_path: Path) -> None:
-    config = from_tree({"rollout": {"deadline_s": 0.5}}, "test")
     async with TestSystem(tmp_path) as system:
-        system.spawn("rollout/balancer", lambda: LoadBalancer(4))
-        system.spawn("rollout/manager", lambda: RolloutManager(ManagerSettings.of(config)))
+        begin(system, from_tree({"rollout": {"deadline_s": 0.5}}, "test"))
         weights = Weights(version=SERVED, root=b"r", sources=())
         worker = system.spawn("s/engine", SilentWorker)
         name, incarnation = worker.name, worker.incarnation
-        register = RegisterInstance(instance=name, worker=worker, kind="preemptible", slots=2, received=0)
-        await system.ask("rollout/manager", register, Registered)
+        await register(system, worker)
         prompt = Prompt(split="train", index=0, tokens=(2, 5, 7), seeds=(1, 2))
         batch = BatchSubmitted(batch="step-1", version=SERVED, prompts=(prompt,), max_new_tokens=4)
         await system.ask("rollout/manager", SubmitBatch(batch=batch, weights=weights), Done)

@@ -39,7 +39,7 @@ class Host:
         self.now_s = 500.0
         self.answer: SourceFound | AskFailed = SOURCE
         self.asked: list[tuple[str, FindSource, float]] = []
-        self.told: list[tuple[str, Message]] = []
+        self.sent: list[tuple[str, Message]] = []
         context = SimpleNamespace(
             address=HOST,
             ask=self._ask,
@@ -61,7 +61,7 @@ class Host:
         return self.answer
 
     async def _tell(self, to: str, message: Message) -> None:
-        self.told.append((to, message))
+        self.sent.append((to, message))
 
     def question(self, *, base: int = -1, current: str = "") -> FindSource:
         return self.lookup.question(base=base, have_bytes=9, down_bytes_s=2.0, current=current)
@@ -199,11 +199,11 @@ async def test_question_during_a_pull_keeps_what_is_to_be_reported() -> None:
     assert host.reports() == (("peer", "partial"), "peer")
 
 
-async def test_publisher_is_told_that_the_version_is_here() -> None:
+async def test_report_of_a_version_that_is_here_goes_to_the_publisher() -> None:
     host = Host()
     question = host.question()
     await host.lookup.tell(question)
-    assert (host.told, host.asked) == ([(PUBLISHER, question)], [])
+    assert (host.sent, host.asked) == ([(PUBLISHER, question)], [])
 
 
 @given(st.integers(0, 2 * QUICK_RETRIES + 4), st.sampled_from([GONE, ImageStoreFull("full"), BAD_HASH]))
